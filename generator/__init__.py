@@ -1,0 +1,1 @@
+"""From models, contracts and principles to candidate kernels."""

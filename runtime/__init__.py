@@ -1,0 +1,1 @@
+"""Load, launch, time, select and run kernels; the decode engine."""

@@ -1,0 +1,1 @@
+"""Gates that judge candidates, in isolation, against float64 references."""
