@@ -1,0 +1,55 @@
+"""What an entry means, as one digest: equal digests say the same thing, whatever their wording's layout.
+
+A manifest stores these digests, so a kernel is stale when, and only when, the meaning it was made from has changed.
+Titles, dates, authors, links and a contract's explanatory texts are left out on purpose: correcting one of them must
+not send a kernel back to the validator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from kb.contract import Contract
+from kb.principle import Principle
+
+PRINCIPLE_MEANING = ("kind", "patterns", "when", "claim", "why", "effect", "evidence", "retry_when")
+CONTRACT_EDITORIAL = ("title", "family", "status", "version", "summary")
+# Explanations inside a contract: they help a reader and bind nobody.
+CONTRACT_NOTES = frozenset({"doc", "why"})
+
+
+def meaning(entry: Principle | Contract) -> dict[str, Any]:
+    """The fields that decide what ``entry`` says, as JSON data: absent values dropped, runs of white space folded."""
+    data = entry.model_dump(mode="json")
+    if isinstance(entry, Principle):
+        picked = {name: data[name] for name in PRINCIPLE_MEANING}
+        # Sets by nature: their order in the file says nothing.
+        picked["patterns"] = sorted(picked["patterns"])
+        when = picked["when"]
+        for name in ("target", "dtype", "features", "without"):
+            when[name] = sorted(when[name])
+        when["dims"] = sorted(str(condition) for condition in when["dims"])
+        result: dict[str, Any] = _plain(picked, notes=frozenset())
+        return result
+    sweep = data.pop("sweep")
+    # A list, because the order of runtime dims is the order of the kernel's arguments.
+    data["dims"] = [{"name": name, **dim} for name, dim in data["dims"].items()]
+    kept = {k: v for k, v in data.items() if k not in CONTRACT_EDITORIAL}
+    plain: dict[str, Any] = _plain(kept, notes=CONTRACT_NOTES)
+    return plain | {"sweep": sweep}
+
+
+def meaning_digest(entry: Principle | Contract) -> str:
+    """SHA-256 of ``meaning``, 64 hexadecimal digits. Equal on every machine and Python version."""
+    text = json.dumps(meaning(entry), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any, notes: frozenset[str]) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v, notes) for k, v in value.items() if v is not None and k not in notes}
+    if isinstance(value, list):
+        return [_plain(v, notes) for v in value]
+    return " ".join(value.split()) if isinstance(value, str) else value
