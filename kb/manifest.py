@@ -186,3 +186,4 @@ class Manifest(BaseModel):
     origin: Origin
     verdicts: Annotated[tuple[Verdict, ...], Field(min_length=1, strict=False)]
     admitted_at: Annotated[datetime, Field(strict=False)]
+    transcript_digest: Digest | None = Field(default=None, description="SHA-256 of transcript.jsonl.")
