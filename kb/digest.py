@@ -2,7 +2,8 @@
 
 A manifest stores these digests, so a kernel is stale when, and only when, the meaning it was made from has changed.
 Titles, dates, authors, links and a contract's explanatory texts are left out on purpose: correcting one of them must
-not send a kernel back to the validator.
+not send a kernel back to the validator. So is evidence: a kernel that is cited as evidence for the principle it was
+made from would make itself stale.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ from typing import Any
 from kb.contract import Contract
 from kb.principle import Principle
 
-PRINCIPLE_MEANING = ("kind", "patterns", "when", "claim", "why", "effect", "evidence", "retry_when")
-CONTRACT_EDITORIAL = ("title", "family", "status", "version", "summary")
+PRINCIPLE_MEANING = ("kind", "patterns", "when", "claim", "why", "effect", "retry_when")
+PRINCIPLE_PROSE = ("claim", "why", "retry_when")
+CONTRACT_EDITORIAL = ("id", "title", "family", "status", "version", "summary")
 # Explanations inside a contract: they help a reader and bind nobody.
 CONTRACT_NOTES = frozenset({"doc", "why"})
+_BEFORE_WORDS = "(\"'`"
+_AFTER_WORDS = ".,;:!?)\"'`"
 
 
 def meaning(entry: Principle | Contract) -> dict[str, Any]:
-    """The fields that decide what ``entry`` says, as JSON data: absent values dropped, runs of white space folded."""
+    """The fields that decide what ``entry`` says, as JSON data: absent values dropped, layout of prose folded.
+
+    Equal meanings under different ids give equal data, which is how a rename is recognised.
+    """
     data = entry.model_dump(mode="json")
     if isinstance(entry, Principle):
         picked = {name: data[name] for name in PRINCIPLE_MEANING}
@@ -31,6 +38,9 @@ def meaning(entry: Principle | Contract) -> dict[str, Any]:
         for name in ("target", "dtype", "features", "without"):
             when[name] = sorted(when[name])
         when["dims"] = sorted(str(condition) for condition in when["dims"])
+        if when["arch"] is not None:
+            when["arch"]["any_of"] = sorted(when["arch"]["any_of"])
+        picked |= {name: folded(picked[name]) for name in PRINCIPLE_PROSE if picked[name] is not None}
         result: dict[str, Any] = _plain(picked, notes=frozenset())
         return result
     sweep = data.pop("sweep")
@@ -45,6 +55,15 @@ def meaning_digest(entry: Principle | Contract) -> str:
     """SHA-256 of ``meaning``, 64 hexadecimal digits. Equal on every machine and Python version."""
     text = json.dumps(meaning(entry), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def folded(prose: str) -> str:
+    """``prose`` without what only a copy editor sees: case, line breaks and punctuation around words.
+
+    Inside a word everything stays, so 1.5 and 15, or ``<=`` and ``<``, remain different.
+    """
+    words = (word.lstrip(_BEFORE_WORDS).rstrip(_AFTER_WORDS) for word in prose.casefold().split())
+    return " ".join(word for word in words if word)
 
 
 def _plain(value: Any, notes: frozenset[str]) -> Any:
