@@ -57,7 +57,7 @@ class Evidence(BaseModel):
 
     model_config = _FROZEN
 
-    kind: EvidenceKind
+    kind: Annotated[EvidenceKind, Field(strict=False)]
     what: Prose = Field(description="What was compared or observed, in one or two sentences.")
     hardware: Line | None = None
     software: Line | None = None
