@@ -1,47 +1,170 @@
-"""Where principles, contracts and kernels live, and how they are loaded."""
+"""Where principles, contracts and kernels live, and how they are loaded.
+
+Loading never stops at a bad file: every file that can be read becomes a typed model, every other one a finding.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from ruamel.yaml import YAML
+from pydantic import ValidationError
 
+from kb.cli.failure import Failure
 from kb.contract import Contract
 from kb.diagnostic import Diagnostic
+from kb.digest import meaning_digest
 from kb.principle import Principle
+from kb.yaml import Document, Problem, load_bytes, load_file
+from kb.yaml.locate import locate
+
+
+class EntryKind(StrEnum):
+    """What a file holds, decided by its folder."""
+
+    PRINCIPLE = "principle"
+    CONTRACT = "contract"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file: its path below the library's root, its text with positions, and its model unless it is unreadable."""
+
+    path: str
+    kind: EntryKind
+    document: Document
+    model: Principle | Contract | None
+    findings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def id(self) -> str | None:
+        """The entry's id; None where the file could not be read."""
+        return self.model.id if self.model is not None else None
+
+    @property
+    def digest(self) -> str | None:
+        """Digest of what the entry means (kb.digest), stable across formatting."""
+        return meaning_digest(self.model) if self.model is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Everything that could be read under ``root``; what could not is in ``findings``."""
+    """Everything that could be read under ``root``; what could not is in ``findings``.
+
+    ``entries`` holds every file in path order, unreadable ones included. Of two files with one id the first by
+    path is in the mappings.
+    """
 
     root: Path
     principles: Mapping[str, Principle]
     contracts: Mapping[str, Contract]
     findings: tuple[Diagnostic, ...] = ()
+    entries: tuple[Entry, ...] = ()
+
+    def entry(self, entry_id: str) -> Entry | None:
+        """The file that holds ``entry_id``, or None."""
+        return next((e for e in self.entries if e.model is not None and e.model.id == entry_id), None)
 
 
 def library_root(explicit: Path | None = None) -> Path:
-    """The library in use: ``explicit``, else AGENTCOMPILE_LIBRARY, else the checkout or wheel this package is in."""
-    if explicit is not None:
-        return explicit
-    if "AGENTCOMPILE_LIBRARY" in os.environ:
-        return Path(os.environ["AGENTCOMPILE_LIBRARY"])
-    return Path(__file__).resolve().parent.parent
+    """The library in use.
+
+    ``explicit``, else AGENTCOMPILE_LIBRARY, else the checkout the current directory is in, else the checkout or
+    the wheel this package is in. Raises Failure when a named folder does not exist.
+    """
+    named = explicit or (Path(os.environ["AGENTCOMPILE_LIBRARY"]) if os.environ.get("AGENTCOMPILE_LIBRARY") else None)
+    if named is not None:
+        if not named.is_dir():
+            origin = "--library" if explicit else "AGENTCOMPILE_LIBRARY"
+            raise Failure(f"{named}: no such folder ({origin} names a folder with principles/ and contracts/)")
+        return named
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if is_library(folder):
+            return folder
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "agentcompile_data"
+    return installed if is_library(installed) and not is_library(package) else package
+
+
+def is_library(folder: Path) -> bool:
+    """True for a folder that holds both principles/ and contracts/."""
+    return (folder / "principles").is_dir() and (folder / "contracts").is_dir()
 
 
 def load_library(root: Path) -> Library:
-    """Load all blocks and contracts under ``root``."""
-    yaml = YAML(typ="safe", pure=True)
-    principles = {}
-    for path in sorted((root / "principles").glob("*/*.yaml")):
-        block = Principle.model_validate(yaml.load(path.read_text(encoding="utf-8")))
-        principles[block.id] = block
-    contracts = {}
-    for path in sorted((root / "contracts").glob("*.yaml")):
-        contract = Contract.model_validate(yaml.load(path.read_text(encoding="utf-8")))
-        contracts[contract.id] = contract
-    return Library(root, principles, contracts)
+    """Load all principles and contracts under ``root``. A bad file is a finding and stops nothing."""
+    return assemble(root, (load_entry(root, path) for path in entry_paths(root)))
+
+
+def load_library_from(files: Mapping[str, bytes], root: Path) -> Library:
+    """A library from bytes in memory (a git revision), keyed by the path below the root; other paths are ignored."""
+    entries = []
+    for path in sorted(files):
+        kind = kind_of(path)
+        if kind is not None:
+            entries.append(parse_entry(path, kind, load_bytes(files[path])))
+    return assemble(root, entries)
+
+
+def assemble(root: Path, entries: Iterable[Entry]) -> Library:
+    """A library of loaded entries."""
+    principles: dict[str, Principle] = {}
+    contracts: dict[str, Contract] = {}
+    kept = tuple(entries)
+    for entry in kept:
+        if isinstance(entry.model, Principle):
+            principles.setdefault(entry.model.id, entry.model)
+        elif isinstance(entry.model, Contract):
+            contracts.setdefault(entry.model.id, entry.model)
+    findings = tuple(sorted(f for e in kept for f in e.findings))
+    return Library(root, principles, contracts, findings, kept)
+
+
+def kind_of(path: str) -> EntryKind | None:
+    """What a path below the root is an entry of: ``principles/<family>/<slug>.yaml``, ``contracts/<id>.yaml``."""
+    match path.split("/"):
+        case ["principles", _, name] if name.endswith(".yaml"):
+            return EntryKind.PRINCIPLE
+        case ["contracts", name] if name.endswith(".yaml"):
+            return EntryKind.CONTRACT
+    return None
+
+
+def entry_paths(root: Path) -> Iterator[str]:
+    """Paths of all entry files below ``root``, sorted."""
+    found = [
+        path.relative_to(root).as_posix()
+        for pattern in ("principles/*/*.yaml", "contracts/*.yaml")
+        for path in root.glob(pattern)
+    ]
+    yield from sorted(found)
+
+
+def load_entry(root: Path, path: str) -> Entry:
+    """Read the entry at ``path`` below ``root``."""
+    kind = kind_of(path)
+    assert kind is not None
+    return parse_entry(path, kind, load_file(root / path))
+
+
+def parse_entry(path: str, kind: EntryKind, document: Document) -> Entry:
+    """Validate a document against its model."""
+    problems = list(document.problems)
+    model: Principle | Contract | None = None
+    if document.value is not None:
+        schema: type[Principle] | type[Contract] = Principle if kind is EntryKind.PRINCIPLE else Contract
+        try:
+            model = schema.model_validate(document.value)
+        except ValidationError as error:
+            problems.extend(locate(document, error, schema))
+    return Entry(path, kind, document, model, tuple(sorted(as_diagnostic(path, document, p) for p in problems)))
+
+
+def as_diagnostic(path: str, document: Document, problem: Problem) -> Diagnostic:
+    """A problem at an offset, as a finding at a line and column."""
+    line, column = document.lines.place(problem.offset) if problem.offset is not None else (0, 0)
+    return Diagnostic(path, line, column, problem.code, problem.message, fix=problem.fix)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from kb.condition import When
-from kb.text import ContractId, Digest, Line, PrincipleId, Prose
+from kb.text import ContractId, Digest, IsoDate, Line, PrincipleId, Prose
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -61,7 +60,7 @@ class Evidence(BaseModel):
     what: Prose = Field(description="What was compared or observed, in one or two sentences.")
     hardware: Line | None = None
     software: Line | None = None
-    measured_on: Annotated[date, Field(strict=False)] | None = Field(default=None, description="ISO date, quoted.")
+    measured_on: IsoDate | None = Field(default=None, description="ISO date, quoted.")
     baseline: Line | None = Field(default=None, description="What the value is compared with.")
     value: Value | None = None
     baseline_value: Value | None = None
@@ -133,8 +132,8 @@ class Principle(BaseModel):
     related: Annotated[tuple[Related, ...], Field(strict=False)] = ()
     references: Annotated[tuple[Line, ...], Field(strict=False)] = ()
     authors: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
-    created: Annotated[date, Field(strict=False)]
-    modified: Annotated[date, Field(strict=False)]
+    created: IsoDate
+    modified: IsoDate
 
     @property
     def family(self) -> str:
