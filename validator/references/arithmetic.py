@@ -1,0 +1,56 @@
+"""Float64 building blocks of the references."""
+
+from __future__ import annotations
+
+import torch
+
+# Rows of a weight converted to float64 at a time: 64 MiB of float64 at a width of 4096.
+_ELEMENTS_AT_A_TIME = 1 << 23
+
+
+def rounded(values: torch.Tensor, storage: torch.dtype) -> torch.Tensor:
+    """A binding rounding point: ``values`` as the storage type holds them, float64."""
+    return values.to(storage).double()
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x @ weight^T + bias in float64. x: [rows, K], weight: [N, K] of any dtype; the result is [rows, N]."""
+    x = x.double()
+    step = max(1, _ELEMENTS_AT_A_TIME // weight.shape[1])
+    y = torch.cat([x @ part.double().t() for part in torch.split(weight, step)], dim=1)
+    return y if bias is None else y + bias.double()
+
+
+def rms_norm(s: torch.Tensor, weight: torch.Tensor, eps: float, storage: torch.dtype) -> torch.Tensor:
+    """round_T(s * r) * weight over the last dim, r = 1 / sqrt(mean(s * s) + eps); the product is not rounded."""
+    r = torch.rsqrt(s.square().mean(-1, keepdim=True) + eps)
+    return rounded(s * r, storage) * weight.double()
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last dim, float64."""
+    x = x.double()
+    centred = x - x.mean(-1, keepdim=True)
+    r = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return centred * r * weight.double() + bias.double()
+
+
+def rotate(
+    heads: torch.Tensor, cos_sin: torch.Tensor, positions: torch.Tensor, rotary_dim: int, interleaved: bool
+) -> torch.Tensor:
+    """The first ``rotary_dim`` elements of every head, rotated, float64.
+
+    heads: [rows, heads, head_dim]; cos_sin: [max_positions, rotary_dim]; the result is [rows, heads, rotary_dim].
+    """
+    part = heads[..., :rotary_dim].double()
+    cos, sin = cos_sin[positions.long()].double().unsqueeze(1).chunk(2, dim=-1)
+    if interleaved:
+        a, b = part[..., 0::2], part[..., 1::2]
+        return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+    a, b = part.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """softmax(scale * q k^T) v. q: [heads, rows, dim], k and v: [heads, tokens, dim]; all float64."""
+    return torch.softmax(scale * (q @ k.transpose(-1, -2)), dim=-1) @ v
