@@ -66,7 +66,7 @@ def prelude(
     return "\n".join(lines) + "\n"
 
 
-_CUDA_HEAD = ("#include <cuda_bf16.h>", "#include <cuda_fp16.h>")
+_CUDA_HEAD = ("#include <cuda_bf16.h>", "#include <cuda_fp16.h>", "#include <cuda/std/cstdint>")
 _CPU_HEAD = (
     "#include <cstdint>",
     "#include <cmath>",
