@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# What starts markup inside a line of CommonMark or a table cell. What only counts at the start of a block is left alone.
+# What starts markup inside a line of CommonMark or a table cell; what only counts at the start of a block is not here.
 _SPECIAL = re.compile(r"([\\`*_\[\]#|<>~&$])")
 
 

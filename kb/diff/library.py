@@ -47,6 +47,7 @@ def diff_entry(old: Entry, new: Entry) -> EntryChange | None:
         raise TypeError("two versions of one entry are of one kind")
     if old == new:
         return None
+    fields = tuple(f for f in fields if f.path != "id")
     classes = _classes(fields)
     return EntryChange(
         kind=kind,
@@ -59,7 +60,7 @@ def diff_entry(old: Entry, new: Entry) -> EntryChange | None:
         bump=_bump(old, new, classes),
         applicability=relation,
         superseded_by=_successor(new) if _successor(old) != _successor(new) else None,
-        fields=tuple(f for f in fields if f.path != "id"),
+        fields=fields,
         classes=classes,
     )
 

@@ -59,6 +59,7 @@ class Repository:
 
     def __init__(self, repo: git.Repo, folder: Path) -> None:
         self._repo = repo
+        self._blobs: dict[tuple[str, str], str | None] = {}
         self.root = Path(str(repo.working_tree_dir)).resolve()
         # Where the folder is inside the repository: "" or "some/folder/".
         relative = folder.relative_to(self.root).as_posix()
@@ -145,13 +146,20 @@ class Repository:
 
     def blob_at(self, commit_hash: str, path: str) -> str | None:
         """Hash of the regular file at ``path``; None where the commit has no such file."""
-        return next((blob for found, blob in self.files(commit_hash, (path,)) if found == path), None)
+        if (commit_hash, path) not in self._blobs:
+            found = next((blob for name, blob in self.files(commit_hash, (path,)) if name == path), None)
+            self._blobs[commit_hash, path] = found
+        return self._blobs[commit_hash, path]
 
     def walk(self, commit_hash: str, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Commits that touched ``path``, newest first, each with its parents among them (simplified history)."""
         output = self._text("rev-list", "--topo-order", "--parents", *_hashes(commit_hash), "--", path)
         lines = [line.split(" ") for line in output.splitlines()]
         return tuple((line[0], tuple(line[1:])) for line in lines)
+
+    def ancestors(self, commit_hash: str) -> tuple[str, ...]:
+        """The commit and all that came before it, children before parents."""
+        return tuple(self._text("rev-list", "--topo-order", *_hashes(commit_hash), "--").splitlines())
 
     def changes(self, parent: str, commit_hash: str) -> tuple[Change, ...]:
         """Regular files that differ between two commits, renames as a removal and an addition."""
