@@ -75,13 +75,16 @@ class When(BaseModel):
     batch: BatchRange | None = Field(default=None, description="Range of num_tokens.")
     bound: Bound | None = Field(default=None, description="What limits the kernel where it holds.")
     dims: tuple[Expr, ...] = Field(default=(), strict=False, description="Conditions over the contract's dims.")
-    features: tuple[Symbol, ...] = Field(default=(), strict=False, description="Features a model must have.")
-    without: tuple[Symbol, ...] = Field(default=(), strict=False, description="Features a model must not have.")
+    features: tuple[Symbol, ...] = Field(default=(), strict=False, description="Features model and target must have.")
+    without: tuple[Symbol, ...] = Field(default=(), strict=False, description="Features they must not have.")
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known where a principle might apply. None and absent dims mean *not known yet*."""
+    """What is known where a principle might apply. None and absent dims mean *not known yet*.
+
+    ``undecided`` names features that may or may not be there although others in ``features`` are known.
+    """
 
     target: Target | None = None
     arch: str | None = None
@@ -89,6 +92,13 @@ class Situation:
     bound: Bound | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     features: frozenset[str] | None = None
+    undecided: frozenset[str] = frozenset()
+
+    def has(self, feature: str) -> bool | None:
+        """Whether ``feature`` is there; None where that is not known."""
+        if self.features is None or feature in self.undecided:
+            return None
+        return feature in self.features
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +141,10 @@ def _conditions(when: When, now: Situation) -> list[tuple[bool | None, str]]:
         value = condition.evaluate_partial(now.dims)
         found.append((None if value is None else bool(value), condition.text))
     for feature in when.features:
-        found.append((None if now.features is None else feature in now.features, f"the model has {feature}"))
+        found.append((now.has(feature), f"{feature} is there"))
     for feature in when.without:
-        found.append((None if now.features is None else feature not in now.features, f"the model has no {feature}"))
+        there = now.has(feature)
+        found.append((None if there is None else not there, f"{feature} is not there"))
     return found
 
 

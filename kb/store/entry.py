@@ -8,7 +8,6 @@ digest in the manifest.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from ruamel.yaml.error import YAMLError
 from kb.candidate import Candidate
 from kb.dtype import Target
 from kb.manifest import Manifest
+from kb.yaml.write import dump_yaml
 
 MANIFEST = "manifest.yaml"
 TRANSCRIPT = "transcript.jsonl"
@@ -75,13 +75,7 @@ def source_name(target: Target) -> str:
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """YAML text with its seal."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 110
-    stream = io.StringIO()
-    yaml.dump(manifest.model_dump(mode="json", exclude_defaults=True) | {"format": manifest.format}, stream)
-    body = stream.getvalue().encode()
+    body = dump_yaml(manifest.model_dump(mode="json", exclude_defaults=True) | {"format": manifest.format}).encode()
     return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 

@@ -58,7 +58,7 @@ class KernelStore:
         OSError when the disk refuses; either way the store is as it was.
         """
         _check_admissible(candidate, manifest)
-        lines = "".join(json.dumps(event, sort_keys=True, ensure_ascii=False) + "\n" for event in transcript).encode()
+        lines = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in transcript).encode()
         digest = hashlib.sha256(lines).hexdigest() if transcript else None
         manifest = manifest.model_copy(update={"transcript_digest": digest})
         files = {source_name(candidate.target): candidate.source.encode(), MANIFEST: dump_manifest(manifest)}

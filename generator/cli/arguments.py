@@ -1,0 +1,39 @@
+"""Command-line values that several commands take."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from kb.cli.failure import Failure
+from kb.contract import Contract, DimKind
+from kb.library import Library
+
+DIMS_HELP = "A shape to tune for, as name=value,name=value; may be repeated. Dims left out come from the sweep."
+
+
+def resolve_contract(library: Library, contract: str) -> Contract:
+    """The contract called ``contract``. Raises Failure that names what is near."""
+    if contract in library.contracts:
+        return library.contracts[contract]
+    near = difflib.get_close_matches(contract, library.contracts, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(library.contracts))}"
+    raise Failure(f"no contract '{contract}' in {library.root / 'contracts'}; {hint}")
+
+
+def parse_dims(text: str, contract: Contract) -> Mapping[str, int]:
+    """``name=value`` pairs completed from the first performance shape. Raises Failure."""
+    given: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or not value.strip().lstrip("-").isdigit():
+            raise Failure(f"--dims '{part.strip()}': expected name=number")
+        given[name.strip()] = int(value)
+    dims = dict(contract.sweep.performance[0]) | given
+    for name in contract.dims_of(DimKind.FLAG):
+        dims.setdefault(name, 0)
+    try:
+        contract.check_dims(dims)
+    except ValueError as error:
+        raise Failure(f"--dims {text}: {error}") from None
+    return dims
