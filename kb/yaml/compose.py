@@ -16,7 +16,7 @@ from ruamel.yaml.events import (
 )
 
 from kb.yaml.document import Node
-from kb.yaml.events import SyntaxProblem, events
+from kb.yaml.events import HAS_C, SyntaxProblem, events
 from kb.yaml.scalars import Ambiguous, resolve_plain
 from kb.yaml.source import Problem
 
@@ -27,6 +27,8 @@ _MISSING = object()
 _KEYS_IN_USE = frozenset({"on"})
 # `text #1` silently loses its end; a comment that is meant has a space after its '#'.
 _LOST = re.compile(r" +#[^\s#!]")
+
+_BLOCK_HEADER = re.compile(r"[|>][-+0-9]*(?: +#[^\n]*)? *(?:\n|$)")
 
 
 class _Frame:
@@ -45,6 +47,15 @@ class _Stop(Exception):  # noqa: N818 - not an error: the problem is already rec
     """Nothing more can be learnt from this file."""
 
 
+def compose(text: str) -> Composer:
+    """Both trees of ``text`` and everything that is wrong with it."""
+    composer = Composer(text)
+    if not composer.run(pure=not HAS_C) and HAS_C:
+        composer = Composer(text)
+        composer.run(pure=True)
+    return composer
+
+
 class Composer:
     """Builds both trees in one pass without recursion, so depth is limited by us and not by the stack."""
 
@@ -58,15 +69,17 @@ class Composer:
         self._documents = 0
         self._comments_matter = _LOST.search(text) is not None
 
-    def run(self, *, pure: bool = False) -> None:
-        """Read all events; what is wrong ends up in ``problems``."""
+    def run(self, *, pure: bool) -> bool:
+        """Read all events; what is wrong ends up in ``problems``. False where the parser gave up."""
         try:
             for event in events(self.text, pure=pure):
                 self._take(event)
         except SyntaxProblem as error:
             self._report("AC011", error.offset, str(error))
+            return False
         except _Stop:
             pass
+        return True
 
     def _report(self, code: str, offset: int, message: str, fix: str = "") -> None:
         self.problems.append(Problem(code, offset, message, fix))
@@ -155,6 +168,8 @@ class Composer:
                         "AC026", lost.end() - 2, f"'{hash_}...' starts a comment here", "quote the text, or write '# '"
                     )
         elif style in "|>":
+            if not _BLOCK_HEADER.match(self.text, start):
+                self._report("AC011", start, "'|' or '>' starts a block text and is followed by something else")
             end = start + len(self.text[start:end].rstrip(" \n"))
         self._place(Node(start, end, style), value)
 

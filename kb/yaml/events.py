@@ -1,7 +1,7 @@
 """The parser's events, from C where ruamel's extension is installed, else from ruamel's own Python.
 
-The C parser is about twenty times faster and reads every good file. A file it refuses is read again by the
-Python parser, whose error then speaks, so what an author sees never depends on what is installed.
+The C parser is about twenty times faster and reads nearly every good file. A file it refuses is read again by the
+Python parser, which has the last word, so what an author sees does not depend on what is installed.
 """
 
 from __future__ import annotations
@@ -29,25 +29,15 @@ class SyntaxProblem(Exception):  # noqa: N818 - a finding about a file, not a fa
         self.offset = offset
 
 
-def events(text: str, *, pure: bool = False) -> Iterator[Any]:
+def events(text: str, *, pure: bool) -> Iterator[Any]:
     """Events in order, read as the caller asks for them. Raises SyntaxProblem where the text stops being YAML."""
-    if CParser is None or pure:
-        yield from _python_events(text)
-        return
     try:
-        parser = CParser(text)
-        while parser.check_event():
-            yield parser.get_event()
-    except YAMLError as error:
-        # Exhausting the Python parser raises its own, better placed error.
-        for _ in _python_events(text):
-            pass
-        raise _problem(error, text) from None
-
-
-def _python_events(text: str) -> Iterator[Any]:
-    try:
-        yield from YAML(typ="safe", pure=True).parse(text)
+        if CParser is None or pure:
+            yield from YAML(typ="safe", pure=True).parse(text)
+        else:
+            parser = CParser(text)
+            while parser.check_event():
+                yield parser.get_event()
     except YAMLError as error:
         raise _problem(error, text) from None
     except (ValueError, IndexError, AttributeError, TypeError, AssertionError, RecursionError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kb.yaml.compose import Composer
+from kb.yaml.compose import compose
 from kb.yaml.document import Document
 from kb.yaml.source import Problem, check_size, decode, forbidden_characters, read_bytes
 
@@ -39,10 +39,9 @@ def _parse(text: str, problems: list[Problem]) -> Document:
         return Document(text, None, None, problems)
     if any(p.code == "AC005" for p in problems):
         # Spaces instead of tabs keep every place and let the rest of the file be checked.
-        composer = Composer(text.replace("\t", " "))
+        composer = compose(text.replace("\t", " "))
     else:
-        composer = Composer(text.removeprefix("\ufeff") if text.startswith("\ufeff") else text)
-    composer.run()
+        composer = compose(text.removeprefix("\ufeff") if text.startswith("\ufeff") else text)
     problems.extend(composer.problems)
     value = composer.value
     if composer.root is None and not problems:
