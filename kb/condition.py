@@ -122,6 +122,11 @@ def applies(when: When, situation: Situation) -> Applicability:
     return Applicability(True, "all conditions hold")
 
 
+def describe(when: When) -> tuple[str, ...]:
+    """Each condition in words, in the order they are evaluated; empty for what always holds."""
+    return tuple(text for _, text in _conditions(when, Situation()))
+
+
 def _conditions(when: When, now: Situation) -> list[tuple[bool | None, str]]:
     found: list[tuple[bool | None, str]] = []
     if when.target:

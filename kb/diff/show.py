@@ -29,7 +29,9 @@ def as_text(diff: LibraryDiff) -> str:
         return f"{diff.base}..{diff.head}: no entry differs\n"
     lines = [f"{diff.base}..{diff.head}: {summary(diff)}"]
     for entry in diff.entries:
-        lines += ["", *_entry_text(entry)]
+        text = list(_entry_text(entry))
+        # Entries of one line stand together, the others apart.
+        lines += ["", *text] if len(text) > 1 or entry is diff.entries[0] or lines[-1].startswith(" ") else text
     return "\n".join(lines) + "\n"
 
 
