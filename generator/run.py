@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from generator.admission import admit
 from generator.journal import Event, Journal, JournalError
@@ -19,6 +20,9 @@ from kb.store import KernelStore, StoreError
 from kb.store.durable import replace_file
 from kb.yaml.write import dump_yaml
 
+if TYPE_CHECKING:
+    from generator.providers.anthropic import Settings
+
 
 class SearchFailedError(Exception):
     """A search that could not go on; its state is kept. ``exit_code`` is the command's."""
@@ -28,7 +32,7 @@ class SearchFailedError(Exception):
         self.exit_code = exit_code
 
 
-def make_provider(name: str, *, model: str | None = None, wait: float = 0.0) -> Provider:
+def make_provider(name: str, *, settings: Settings | None = None, wait: float = 0.0) -> Provider:
     """``anthropic``, ``exchange:FOLDER`` or ``replay:FILE``. Raises ProviderError."""
     kind, _, place = name.partition(":")
     if kind == "exchange" and place:
@@ -38,7 +42,7 @@ def make_provider(name: str, *, model: str | None = None, wait: float = 0.0) -> 
     if kind == "anthropic" and not place:
         from generator.providers.anthropic import Anthropic
 
-        return Anthropic.from_environment(model=model)
+        return Anthropic.from_environment(settings)
     raise ProviderError(f"unknown provider '{name}'; use anthropic, exchange:FOLDER or replay:FILE")
 
 
@@ -49,13 +53,13 @@ def run_search(
     work: Path,
     store: KernelStore,
     judge: Judge | None = None,
-    model: str | None = None,
+    settings: Settings | None = None,
     wait: float = 0.0,
     quiet: bool = False,
 ) -> tuple[Result, list[str]]:
     """Play a search to its end and admit what was accepted. Raises SearchFailedError with all state kept."""
     try:
-        source = make_provider(provider, model=model, wait=wait)
+        source = make_provider(provider, settings=settings, wait=wait)
         with Journal(work / "journal.jsonl") as journal, LiveView(quiet=quiet) as view:
             if judge is None:
                 from generator.judging import machine_judge

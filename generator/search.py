@@ -15,7 +15,7 @@ from generator.journal import Event, Journal, JournalError
 from generator.lanes import unprofitable
 from generator.limits import Limits, Spent, exceeded, spent_in
 from generator.prompt import Prompt
-from generator.providers.protocol import Ask, Completion, PendingError, Provider, ProviderError
+from generator.providers.protocol import Ask, BatchProvider, Completion, PendingError, Provider, ProviderError
 from generator.render import Request, render
 from generator.reply import ReplyError, parse_reply
 from kb.candidate import Candidate
@@ -31,6 +31,7 @@ class Plan:
     """What a search does. ``lanes`` authors answer every round; ``rounds`` is its most, at least the contract's N.
 
     With ``improve`` all rounds are used; else the search ends with the first round that has an accepted candidate.
+    With ``batch`` a round's questions go out as one batch that is waited for ``wait`` seconds.
     """
 
     contract: Contract
@@ -41,6 +42,8 @@ class Plan:
     improve: bool = False
     limits: Limits = field(default_factory=Limits)
     seed: Candidate | None = None
+    batch: bool = False
+    wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,8 @@ class Search:
 
     def _ask_all(self, questions: Mapping[int, Ask]) -> dict[int, Completion]:
         """All lanes at once. An error of one waits for the others, so that no reply that arrives is lost."""
+        if self.plan.batch:
+            self._ask_batch(questions)
         replies: dict[int, Completion] = {}
         errors: list[ProviderError] = []
         pool = concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(questions)))
@@ -181,6 +186,22 @@ class Search:
             raise min(errors, key=lambda e: isinstance(e, PendingError))
         return replies
 
+    def _ask_batch(self, questions: Mapping[int, Ask]) -> None:
+        """Fetch what is unanswered as one batch; its id is journalled, so that it is collected, not sent again."""
+        if not isinstance(self._provider, BatchProvider):
+            raise ProviderError(f"provider {self._provider.name} has no batches; leave --batch out")
+        lanes = {q.key: lane for lane, q in questions.items()}
+        wanted = {q.key: q for q in questions.values() if self._journal.find("reply", q.key) is None}
+        if not wanted:
+            return
+        name = "batch-" + "+".join(sorted(wanted))
+        known = self._journal.find("batch", name)
+        batch = known["batch"] if known else self._provider.submit(wanted)
+        if known is None:
+            self._append({"event": "batch", "key": name, "batch": batch})
+        for key, completion in sorted(self._provider.collect(batch, wait=self.plan.wait).items()):
+            self._journal_reply(lanes[key], wanted[key], completion)
+
     def _ask(self, lane: int, question: Ask) -> Completion:
         known = self._journal.find("reply", question.key)
         if known is not None:
@@ -188,6 +209,10 @@ class Search:
         completion = self._provider.ask(
             question, lambda text: self._on_event({"event": "text", "key": question.key, "lane": lane, "text": text})
         )
+        self._journal_reply(lane, question, completion)
+        return completion
+
+    def _journal_reply(self, lane: int, question: Ask, completion: Completion) -> None:
         self._append(
             {
                 "event": "reply",
@@ -197,7 +222,6 @@ class Search:
                 "completion": completion.model_dump(mode="json"),
             }
         )
-        return completion
 
     def _judge_reply(self, number: int, lane: int, completion: Completion) -> Attempt:
         key = _key(number, lane)

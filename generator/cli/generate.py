@@ -14,6 +14,7 @@ from kb.dtype import DType, Target
 from kb.library import library_root, load_library
 
 if TYPE_CHECKING:
+    from generator.providers.anthropic import Settings
     from generator.search import Result
 
 
@@ -34,6 +35,12 @@ def command(
     seed: Annotated[str | None, typer.Option(help="Digest of an admitted kernel to start from.")] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for each reply of an exchange folder.")] = 0.0,
     model: Annotated[str | None, typer.Option(help="Model id for anthropic.")] = None,
+    thinking: Annotated[str, typer.Option(help="Extended thinking: adaptive, off or a budget in tokens.")] = "adaptive",
+    effort: Annotated[str | None, typer.Option(help="Effort: low, medium, high, xhigh or max.")] = None,
+    price: Annotated[
+        str | None, typer.Option(help="USD for a million tokens: input,cached-input,output; needed for --max-usd.")
+    ] = None,
+    batch: Annotated[bool, typer.Option("--batch", help="Ask a round's questions as one message batch.")] = False,
     max_tokens_spent: Annotated[int | None, typer.Option(help="Stop after this many tokens.")] = None,
     max_usd: Annotated[float | None, typer.Option(help="Stop after this much money.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Stop after this much time.")] = None,
@@ -78,12 +85,14 @@ def command(
         improve=improve,
         limits=Limits(tokens=max_tokens_spent, usd=max_usd, seconds=max_seconds),
         seed=start.candidate if start else None,
+        batch=batch,
+        wait=wait,
     )
     try:
         result, admitted = run_search(
             plan,
             provider=provider,
-            model=model,
+            settings=_settings(model, thinking, effort, price, max_usd) if provider == "anthropic" else None,
             wait=wait,
             work=work or Path(".agentcompile") / f"{contract}-{target.value}",
             store=kernels,
@@ -94,6 +103,30 @@ def command(
     _report(result, admitted, as_json)
     if not admitted:
         raise typer.Exit(1)
+
+
+def _settings(
+    model: str | None, thinking: str, effort: str | None, price: str | None, max_usd: float | None
+) -> Settings:
+    from generator.providers.anthropic import DEFAULT_MODEL, Price, Settings
+
+    if thinking not in ("adaptive", "off") and not thinking.isdigit():
+        raise Failure(f"--thinking '{thinking}': expected adaptive, off or a number of tokens")
+    if effort not in (None, "low", "medium", "high", "xhigh", "max"):
+        raise Failure(f"--effort '{effort}': expected low, medium, high, xhigh or max")
+    if max_usd is not None and price is None:
+        raise Failure("--max-usd needs --price: without one the cost of a reply is not known")
+    try:
+        numbers = [float(part) for part in price.split(",")] if price else []
+        cost = Price(*numbers) if numbers else None
+    except (TypeError, ValueError):
+        raise Failure(f"--price '{price}': expected three numbers, input,cached-input,output") from None
+    return Settings(
+        model=model or DEFAULT_MODEL,
+        thinking=int(thinking) if thinking.isdigit() else thinking,  # type: ignore[arg-type]
+        effort=effort,  # type: ignore[arg-type]
+        price=cost,
+    )
 
 
 def _report(result: Result, admitted: list[str], as_json: bool) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -69,4 +69,17 @@ class Provider(Protocol):
 
     def ask(self, question: Ask, on_text: Callable[[str], None] | None = None) -> Completion:
         """The reply to ``question``; ``on_text`` sees it as it streams in. Raises ProviderError."""
+        ...
+
+
+@runtime_checkable
+class BatchProvider(Protocol):
+    """Answers many questions at once, later: ``submit`` names the batch, ``collect`` fetches it."""
+
+    def submit(self, questions: Mapping[str, Ask]) -> str:
+        """Send the questions; returns the batch's id. Raises ProviderError."""
+        ...
+
+    def collect(self, batch: str, *, wait: float = 0.0) -> Mapping[str, Completion]:
+        """Replies by key. Raises PendingError while the batch runs, ProviderError."""
         ...

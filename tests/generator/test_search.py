@@ -10,7 +10,7 @@ from generator.admission import admit
 from generator.journal import Journal, JournalError
 from generator.lanes import draft_dead_end
 from generator.limits import Limits
-from generator.providers.protocol import PendingError
+from generator.providers.protocol import PendingError, ProviderError
 from generator.providers.replay import Replay
 from generator.search import Result, Search
 from kb.principle import Principle
@@ -175,3 +175,33 @@ def test_a_seed_is_shown_in_the_first_round_only(tmp_path: Path) -> None:
     _run(tmp_path, provider, seed=seed)
     assert "// seed ratio=1.0" in provider.asked[0].history
     assert "A kernel to start from" not in provider.asked[1].history
+
+
+def test_a_batch_is_sent_once_and_collected_when_it_is_done(tmp_path: Path) -> None:
+    class Batched(Scripted):
+        submitted: list[list[str]] = []  # noqa: RUF012
+        ready = False
+
+        def submit(self, questions):
+            self.submitted.append(sorted(questions))
+            self.questions = dict(questions)
+            return "b1"
+
+        def collect(self, batch, *, wait=0.0):
+            if not self.ready:
+                raise PendingError("still running")
+            return {k: Scripted.ask(self, q) for k, q in self.questions.items()}
+
+    provider = Batched({1: [1.2], 2: [0.5]})
+    with pytest.raises(PendingError):
+        _run(tmp_path, provider, lanes=2, batch=True)
+    provider.ready = True
+    _, result = _run(tmp_path, provider, lanes=2, batch=True)
+    assert provider.submitted == [["round-1-lane-1", "round-1-lane-2"]]
+    assert result.best is not None
+    assert result.best.ratio == 1.2
+
+
+def test_a_provider_without_batches_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ProviderError, match="scripted has no batches"):
+        _run(tmp_path, Scripted({1: [1.2]}), batch=True)
