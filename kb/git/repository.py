@@ -172,6 +172,10 @@ class Repository:
             found.append(Change(os.fsdecode(path), *sides))
         return tuple(found)
 
+    def user_name(self) -> str | None:
+        """git's ``user.name``, or None where it is not set."""
+        return self._text("config", "--get", "user.name", allowed=(0, 1)).strip() or None
+
     def _object(self, commit_hash: str) -> git.Commit:
         try:
             return self._repo.commit(*_hashes(commit_hash))
