@@ -1,0 +1,179 @@
+"""Carrying out a plan: metadata to the device, the model's calls, the tokens.
+
+A decode step is a *program*: the decoder's calls bound once per batch bucket over static buffers. Programs are what a
+CUDA graph records and what kernel selection times; the executor itself only runs them. A step with prompts in it has
+a shape of its own and is bound and run on the spot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from runtime.engine.library_ops import Library
+from runtime.engine.plan import Chunk, StepPlan
+from runtime.engine.program import Program, build_program
+from runtime.engine.request import TokenLogprobs
+from runtime.engine.sampling import PenaltyTable, Sampled, SamplingRows, sample, sampling_rows
+from runtime.engine.staging import Staging
+from runtime.kv.swap import SwapSpace
+from runtime.models.decoder import Decoder
+from runtime.models.step import Sizes, Step, StepBuffers, allocate_buffers, allocate_metadata
+from runtime.sites import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A step that was started. ``wait`` is the only point where the host waits for the device."""
+
+    plan: StepPlan
+    sampled: Sampled | None
+
+    def wait(self) -> tuple[list[int], list[TokenLogprobs | None]]:
+        """Tokens of ``plan.emitting`` in order, and the log-probabilities of those that asked for them."""
+        chunks = self.plan.emitting
+        if self.sampled is None:
+            return [], []
+        ids = self.sampled.ids.tolist()
+        if self.sampled.logprob is None:
+            return ids, [None] * len(ids)
+        assert self.sampled.top_ids is not None
+        assert self.sampled.top_logprobs is not None
+        chosen, top_ids = self.sampled.logprob.tolist(), self.sampled.top_ids.tolist()
+        top_logprobs = self.sampled.top_logprobs.tolist()
+        logprobs: list[TokenLogprobs | None] = []
+        for i, chunk in enumerate(chunks):
+            count = chunk.request.params.logprobs
+            top = tuple(zip(top_ids[i], top_logprobs[i], strict=True))[: count or 0]
+            logprobs.append(None if count is None else TokenLogprobs(ids[i], chosen[i], top))
+        return ids, logprobs
+
+
+class Executor:
+    """Owns the buffers, the programs and the per-slot tables of one device.
+
+    ``buckets``: batch sizes decode steps are padded to; larger ones run at their own size.
+    """
+
+    def __init__(
+        self, decoder: Decoder, selection: Selection, swap: SwapSpace, sizes: Sizes, buckets: Sequence[int]
+    ) -> None:
+        device = decoder.weights.embed.device
+        self.decoder = decoder
+        self.selection = selection
+        self.buckets = tuple(sorted(buckets))
+        self.sizes = sizes
+        metadata = allocate_metadata(sizes, device)
+        self.buffers = allocate_buffers(decoder.spec, sizes, metadata, decoder.weights.embed.dtype)
+        self._swap = swap
+        # Two, because a copy to a GPU may still be reading one while the next step is written.
+        self._staging = [Staging(sizes, metadata, decoder.pool.block_size) for _ in range(2)]
+        self._steps = 0
+        self._programs: dict[tuple[int, bool], Program] = {}
+        self._library = Library()
+        self._logits: torch.Tensor | None = None
+        self._penalties: PenaltyTable | None = None
+        self._penalised_lives: dict[int, tuple[int, int]] = {}
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> InFlight:
+        """Start ``plan``. On a CPU it has also finished."""
+        self._swap.copy_out(plan.swap_out)
+        self._swap.copy_in(plan.swap_in)
+        if not plan.num_tokens:
+            return InFlight(plan, None)
+        staging = self._staging[self._steps % len(self._staging)]
+        self._steps += 1
+        if plan.prefill:
+            return InFlight(plan, self._run_mixed(plan, staging))
+        return InFlight(plan, self._run_decode(plan, staging))
+
+    def program(self, bucket: int, greedy: bool) -> Program:
+        """The decode program of ``bucket``, bound on first use."""
+        key = (bucket, greedy)
+        if key not in self._programs:
+            logits = None if greedy else self._logits_buffer()
+            self._programs[key] = build_program(self.decoder, self.selection, self.buffers, bucket, logits)
+        return self._programs[key]
+
+    def forget_programs(self) -> None:
+        """Bind anew from now on: the selection has changed."""
+        self._programs.clear()
+
+    def _run_decode(self, plan: StepPlan, staging: Staging) -> Sampled:
+        count = len(plan.decode)
+        bucket = next((b for b in self.buckets if b >= count), count)
+        staging.write_decode(plan, bucket)
+        greedy = all(chunk.request.params.greedy for chunk in plan.decode)
+        program = self.program(bucket, greedy)
+        program.run()
+        if greedy:
+            return Sampled(program.buffers.out_ids[:count].clone())
+        sampled = self._sample(plan.decode, program.buffers)
+        self._publish(program.buffers)
+        return sampled
+
+    def _run_mixed(self, plan: StepPlan, staging: Staging) -> Sampled | None:
+        segments = staging.write_mixed(plan)
+        chunks = plan.emitting
+        buffers = self.buffers.sliced(plan.num_tokens, len(plan.decode) + len(segments))
+        step = Step(buffers, len(plan.decode), segments, len(chunks))
+        for call in self.decoder.calls(step):
+            self._library.bind(call)()
+        if not chunks:
+            return None
+        ends = buffers.sliced(len(chunks), len(chunks))
+        if all(chunk.request.params.greedy for chunk in chunks):
+            self._library.bind(self.decoder.argmax(ends))()
+            sampled = Sampled(ends.out_ids.clone())
+        else:
+            self._library.bind(self.decoder.logits(ends, self._logits_buffer()[: len(chunks)]))()
+            sampled = self._sample(chunks, ends)
+        self._publish(ends)
+        return sampled
+
+    def _sample(self, chunks: Sequence[Chunk], buffers: StepBuffers) -> Sampled:
+        """Tokens for the logits of ``chunks``, which fill the leading rows; also left in ``buffers.out_ids``."""
+        self._start_penalties(chunks)
+        padded = buffers.out_ids.shape[0]
+        rows = self._rows(chunks, padded)
+        sampled = sample(self._logits_buffer()[:padded], rows, self._penalties, buffers.request_slots)
+        buffers.out_ids.copy_(sampled.ids)
+        if self._penalties is not None:
+            self._penalties.count(buffers.request_slots, sampled.ids)
+        count = len(chunks)
+        return replace(sampled, ids=sampled.ids[:count])
+
+    def _rows(self, chunks: Sequence[Chunk], padded: int) -> SamplingRows:
+        return sampling_rows(
+            [chunk.request.params for chunk in chunks],
+            [chunk.request.seed for chunk in chunks],
+            [chunk.start + chunk.length for chunk in chunks],
+            self.decoder.spec.vocab_size,
+            self.buffers.out_ids.device,
+            padded,
+        )
+
+    def _publish(self, buffers: StepBuffers) -> None:
+        self._library.bind(self.decoder.publish(buffers))()
+
+    def _start_penalties(self, chunks: Sequence[Chunk]) -> None:
+        """Give the slots of penalised requests that are new to them the tokens there are."""
+        for chunk in chunks:
+            if not chunk.request.params.penalised or self._penalised_lives.get(chunk.slot) == chunk.life:
+                continue
+            if self._penalties is None:
+                vocab, device = self.decoder.spec.vocab_size, self.buffers.out_ids.device
+                self._penalties = PenaltyTable(self.sizes.sequences, vocab, device)
+            tokens, prompt = chunk.request.tokens, chunk.request.num_prompt
+            self._penalties.start(chunk.slot, tokens[:prompt], tokens[prompt:])
+            self._penalised_lives[chunk.slot] = chunk.life
+
+    def _logits_buffer(self) -> torch.Tensor:
+        """``[sequences, vocab_size]`` float32, allocated when a request first needs logits."""
+        if self._logits is None:
+            shape = (self.sizes.sequences, self.decoder.spec.vocab_size)
+            self._logits = torch.empty(shape, dtype=torch.float32, device=self.buffers.out_ids.device)
+        return self._logits

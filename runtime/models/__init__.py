@@ -1,0 +1,1 @@
+"""Models: what a checkpoint is (spec), where its weights are (weights), and how a step goes through it (decoder)."""
