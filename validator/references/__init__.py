@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from kb.contract import Contract
 from validator.inputs.call_inputs import CallInputs
 from validator.references import decoder, encoder
+from validator.references.arithmetic import Rounding, rounding_as
 from validator.references.call import Call
 from validator.references.expected import Expected
 
@@ -45,4 +46,4 @@ def reference(contract: Contract, dims: Mapping[str, int], inputs: CallInputs) -
     return function(Call(dims, inputs.tensors, inputs.scalars))
 
 
-__all__ = ["Expected", "reference"]
+__all__ = ["Expected", "Rounding", "reference", "rounding_as"]

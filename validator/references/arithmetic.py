@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
+
+# How a binding rounding point rounds, given the values (float64), the storage type and the number of the point in
+# the order the reference reaches them. The gates replace it to learn what a kernel would return that left a point out,
+# or that arrived on the other side of a rounding boundary.
+Rounding = Callable[[torch.Tensor, torch.dtype, int], torch.Tensor]
+_rounding: ContextVar[tuple[Rounding, list[int]] | None] = ContextVar("rounding", default=None)
 
 # Rows of a weight converted to float64 at a time: 64 MiB of float64 at a width of 4096.
 _ELEMENTS_AT_A_TIME = 1 << 23
@@ -10,7 +20,22 @@ _ELEMENTS_AT_A_TIME = 1 << 23
 
 def rounded(values: torch.Tensor, storage: torch.dtype) -> torch.Tensor:
     """A binding rounding point: ``values`` as the storage type holds them, float64."""
-    return values.to(storage).double()
+    if (replaced := _rounding.get()) is None:
+        return values.to(storage).double()
+    rounding, reached = replaced
+    reached[0] += 1
+    return rounding(values, storage, reached[0] - 1)
+
+
+@contextmanager
+def rounding_as(rounding: Rounding) -> Iterator[list[int]]:
+    """Within, every binding point rounds as ``rounding`` says; the list's one element counts the points reached."""
+    reached = [0]
+    token = _rounding.set((rounding, reached))
+    try:
+        yield reached
+    finally:
+        _rounding.reset(token)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
