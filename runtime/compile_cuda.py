@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.dtype import Target
 from runtime.compile_cache import CompileCache, CompileKey
 from runtime.compiler_log import parse_nvrtc, parse_ptxas
 from runtime.cuda_headers import CudaHeaders, find_headers
-from runtime.errors import CompileError, MissingToolError
+from runtime.errors import CompileError, CompilerMessage, Level, MissingToolError
 from runtime.image import Image
 
 SOURCE_NAME = "kernel.cu"
@@ -48,7 +48,7 @@ def compile_cuda(text: str, arch: str, cache: CompileCache) -> Image:
         key,
         code,
         resources=parse_ptxas(log),
-        messages=[m for m in parse_nvrtc(log, SOURCE_NAME) if m.line is not None or m.file == "ptxas"],
+        messages=_relevant(parse_nvrtc(log, SOURCE_NAME)),
         seconds=time.perf_counter() - started,
     )
 
@@ -82,16 +82,22 @@ def _run_nvrtc(text: str, target: str, headers: CudaHeaders) -> tuple[bytes, str
         settings = options(name=PRELUDE_NAME, arch=target, include_path=[str(f) for f in headers.folders], **OPTIONS)
         code = program(text, "c++", settings).compile("cubin", logs=log).code
     except Exception as error:
-        messages = parse_nvrtc(str(error), SOURCE_NAME)
+        messages = _relevant(parse_nvrtc(str(error), SOURCE_NAME))
         if not messages and "NVRTC_ERROR_COMPILATION" not in str(error):
             raise CompileError(f"NVRTC failed: {str(error).strip() or type(error).__name__}", log=str(error)) from error
         raise CompileError(_summary(messages, headers), messages, str(error).replace("\0", "")) from None
     return bytes(code), log.getvalue()
 
 
-def _summary(messages: tuple[Any, ...], headers: CudaHeaders) -> str:
+def _relevant(messages: Sequence[CompilerMessage]) -> tuple[CompilerMessage, ...]:
+    """Without the warnings about dims of the prelude that a candidate does not use."""
+    return tuple(m for m in messages if m.level is Level.ERROR or m.line is not None or m.file == "ptxas")
+
+
+def _summary(messages: Sequence[CompilerMessage], headers: CudaHeaders) -> str:
     first = str(messages[0]) if messages else "no message"
-    more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
+    others = sum(m.level is Level.ERROR for m in messages) - 1
+    more = f" (and {others} more)" if others > 0 else ""
     hint = ""
     if "cannot open source file" in first and headers.wheels_missing:
         hint = f"; the headers are incomplete: pip install {' '.join(headers.wheels_missing)}"
