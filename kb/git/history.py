@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ def history(repository: Repository, root: Path, entry_id: str) -> History:
         path = find_path(repository, blobs, head, entry_id, folder) or f"{folder}/{entry_id}.yaml"
         steps = lineage(repository, blobs, head, entry_id, path)
     committed = blobs.document(steps[0].blob) if steps and steps[0].blob is not None else None
+    steps = [replace(step, parents=_readable(blobs, steps, step.parents)) for step in steps]
     versions = [v for step in steps if (v := _version(repository, blobs, step)) is not None]
     current, uncommitted = _working_tree(repository, root, entry_id, steps[0].path if steps else None, committed)
     if uncommitted is not None:
@@ -83,6 +84,21 @@ def history(repository: Repository, root: Path, entry_id: str) -> History:
         raise GitError(f"no commit and no file holds '{entry_id}'; 'agentcompile show {entry_id}' suggests near names")
     newest = current if current is not None else committed
     return History(entry_id, tuple(versions), _blame(versions, newest))
+
+
+def _readable(blobs: Blobs, steps: list[Step], states: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The states with each unreadable one replaced by what came before it: a repair is compared with the last sense."""
+    origins = {(step.path, step.blob): step.parents for step in steps}
+    found: dict[tuple[str, str], None] = {}
+    pending, seen = list(states), set[tuple[str, str]]()
+    while pending:
+        state = pending.pop(0)
+        if blobs.document(state[1]).value is None and origins.get(state) and state not in seen:
+            pending = [*origins[state], *pending]
+        else:
+            found[state] = None
+        seen.add(state)
+    return tuple(found)
 
 
 def _version(repository: Repository, blobs: Blobs, step: Step) -> Version | None:
