@@ -137,8 +137,8 @@ def processor_identity() -> str:
 
 def _run_limited(command: list[str], folder: Path, limits: CompilerLimits) -> tuple[int, str]:
     """Exit status and log. A shell sets the limits: it is the one way that is safe beside other threads."""
-    units = limits.memory_bytes >> 10, int(limits.seconds) + 1, limits.file_bytes >> 9
-    script = 'ulimit -v {} -t {} -f {} 2>/dev/null; exec "$@"'.format(*units)
+    kib, seconds, blocks = limits.memory_bytes >> 10, int(limits.seconds) + 1, limits.file_bytes >> 9
+    script = f'ulimit -v {kib}; ulimit -t {seconds}; ulimit -f {blocks}; exec "$@"'
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "LC_ALL": "C",

@@ -30,6 +30,10 @@ _EDG = re.compile(rf"^(?P<file>.+?)\((?P<line>\d+)\): (?P<level>{_LEVEL})(?: #(?
 _GNU = re.compile(rf"^(?P<file>[^\s:][^:]*):(?P<line>\d+)(?::(?P<column>\d+))?: (?P<level>{_LEVEL}): (?P<text>.*)$")
 _GNU_CODE = re.compile(r" \[(-W[\w=+-]+)\]$")
 _LINKER = re.compile(r"^(?:.*/)?(?:ld|collect2)\S*: (?P<text>.*)$|^.*: (?P<undefined>undefined reference to .*)$")
+_DRIVER = re.compile(
+    rf"^(?:\S*/)?(?P<tool>[\w+.-]+): (?:(?P<level>{_LEVEL}): (?P<text>.*)|(?P<memory>out of memory.*))$"
+)
+_EXHAUSTED = re.compile(r"^virtual memory exhausted.*$")
 _LINKER_NOISE = re.compile(r"warning:|: in function |returned \d+ exit status")
 _PTXAS = re.compile(r"^ptxas\s+(?P<level>error|fatal|warning)\s*:\s*(?P<text>.*)$")
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)'")
@@ -100,6 +104,11 @@ def _gnu_messages(lines: list[str], own: str) -> Iterator[CompilerMessage]:
             code = _GNU_CODE.search(match["text"])
             column = int(match["column"]) if match["column"] else None
             yield _message(match, own, excerpt.strip(), column, code[1] if code else "")
+        elif match := _EXHAUSTED.match(line):
+            yield CompilerMessage(Level.ERROR, line, file="compiler")
+        elif (match := _DRIVER.match(line)) and not _LINKER_NOISE.search(line):
+            level = _LEVELS[match["level"]] if match["level"] else Level.ERROR
+            yield CompilerMessage(level, match["text"] or match["memory"], file=match["tool"])
         elif (match := _LINKER.match(line)) and not _LINKER_NOISE.search(line):
             yield CompilerMessage(Level.ERROR, match["text"] or match["undefined"], file="linker")
 

@@ -105,3 +105,16 @@ def test_the_line_is_quoted_from_the_source_where_the_compiler_did_not() -> None
 def test_a_flood_of_messages_is_cut() -> None:
     log = "".join(f"kernel.cpp:{i}:1: error: number {i}\n" for i in range(1, 500))
     assert len(parse_gnu(log, "kernel.cpp")) == MAX_MESSAGES
+
+
+def test_a_compiler_that_hit_a_limit_says_so() -> None:
+    log = """g++: internal compiler error: File size limit exceeded signal terminated program as
+cc1plus: out of memory allocating 65536 bytes after a total of 19136512 bytes
+virtual memory exhausted: Cannot allocate memory
+/usr/bin/ld: final link failed: File too large
+"""
+    texts = [m.text for m in parse_gnu(log, "kernel.cpp")]
+    assert texts[0].startswith("File size limit exceeded")
+    assert texts[1].startswith("out of memory")
+    assert texts[2].startswith("virtual memory exhausted")
+    assert texts[3] == "final link failed: File too large"
