@@ -1,0 +1,49 @@
+"""Checkpoints are made once a session: they are cheap, but not free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runtime.engine.config import EngineConfig
+from runtime.engine.engine import Engine
+from runtime.models.spec import DecoderSpec, read_spec
+from runtime.models.weights import DecoderWeights, load_weights
+from tests.runtime.engine import checkpoints
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A small checkpoint with its transformers model and what the engine loads of it."""
+
+    folder: Path
+    model: Any
+    spec: DecoderSpec
+    weights: DecoderWeights
+
+    def engine(self, **settings: Any) -> Engine:
+        """An engine without a tokenizer; settings as in EngineConfig, over small defaults."""
+        defaults = {"kv_blocks": 257, "block_size": 4, "max_batch": 8, "max_step_tokens": 64}
+        return Engine(self.spec, self.weights, EngineConfig(**{**defaults, **settings}))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
+    """Checkpoints by their name in ``checkpoints.SHAPES``."""
+    made: dict[str, Checkpoint] = {}
+
+    def make(name: str) -> Checkpoint:
+        if name not in made:
+            model = checkpoints.build(name)
+            folder = checkpoints.save(model, tmp_path_factory.mktemp(name))
+            spec = read_spec(folder)
+            weights = load_weights(folder, spec, torch.device("cpu"), torch.float32)
+            made[name] = Checkpoint(folder, model, spec, weights)
+        return made[name]
+
+    return make
