@@ -45,7 +45,7 @@ def diff_entry(old: Entry, new: Entry) -> EntryChange | None:
         kind, fields, relation = EntryKind.CONTRACT, contract_changes(old, new), contract_applicability(old, new)
     else:
         raise TypeError("two versions of one entry are of one kind")
-    if old == new:
+    if old == new and not fields:
         return None
     fields = tuple(f for f in fields if f.path != "id")
     classes = _classes(fields)
