@@ -127,14 +127,17 @@ def random_weights(
 
 def weight_bytes(spec: DecoderSpec, itemsize: int) -> int:
     """Bytes ``load_weights`` will allocate."""
-    parts = [*_top_parts(spec), *(part for i in range(spec.num_layers) for part in _layer_parts(spec, i))]
-    return sum(math.prod(part.shape) for part in parts) * itemsize
+    return sum(math.prod(part.shape) for part in all_parts(spec)) * itemsize
+
+
+def all_parts(spec: DecoderSpec) -> list[Part]:
+    """Every tensor the engine holds and what it is made of, in the order it is loaded."""
+    return [*_top_parts(spec), *(part for i in range(spec.num_layers) for part in _layer_parts(spec, i))]
 
 
 def check_names_and_shapes(spec: DecoderSpec, stored: dict[str, StoredTensor], where: Path) -> None:
     """Raise ModelError when the checkpoint lacks a tensor, has one nobody reads, or one of another shape."""
-    parts = [*_top_parts(spec), *(part for i in range(spec.num_layers) for part in _layer_parts(spec, i))]
-    wanted = {name: shape for part in parts for name, shape in part.sources}
+    wanted = {name: shape for part in all_parts(spec) for name, shape in part.sources}
     missing = [name for name in wanted if name not in stored]
     extra = [name for name in stored if name not in wanted and not _may_stay(name, spec)]
     shapes = [
