@@ -190,8 +190,10 @@ def _windows(text: Mapping[str, Any], family: _Family, num_layers: int) -> tuple
         first = int(text.get("max_window_layers", 28)) if family.windows_are_opt_in else 0
         return tuple(size if layer >= first else 0 for layer in range(num_layers))
     unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
-    if unknown or len(kinds) != num_layers:
-        raise ModelError(f"layer_types {unknown or len(kinds)} is not understood for {num_layers} layers")
+    if unknown:
+        raise ModelError(f"layer type '{unknown[0]}' is not supported; full and sliding attention are")
+    if len(kinds) != num_layers:
+        raise ModelError(f"layer_types has {len(kinds)} entries for {num_layers} layers")
     if family.default_window is not None:  # one window for all layers, whatever layer_types says
         return (size,) * num_layers
     return tuple(size if kind == "sliding_attention" else 0 for kind in kinds)

@@ -116,7 +116,8 @@ def test_end_of_sequence_ids_are_all_of_those_in_the_generation_config() -> None
         ({"architectures": ["Qwen3ForSequenceClassification"]}, "does not generate text"),
         ({"num_key_value_heads": 5}, "cannot share 5"),
         ({"hidden_size": None}, "hidden_size is None"),
-        ({"layer_types": ["linear_attention"] * 36}, "layer_types"),
+        ({"layer_types": ["linear_attention"] * 36}, "layer type 'linear_attention'"),
+        ({"layer_types": ["full_attention"] * 3}, "3 entries for 36 layers"),
     ],
 )
 def test_what_the_engine_would_compute_wrongly_is_refused(
