@@ -54,8 +54,8 @@ class Entry:
 class Library:
     """Everything that could be read under ``root``; what could not is in ``findings``.
 
-    ``entries`` holds every file in path order, unreadable ones included. Of two files with one id the first by
-    path is in the mappings.
+    ``entries`` holds every file in path order, unreadable ones included. Of two files with one id the one whose
+    path is the id is in the mappings.
     """
 
     root: Path
@@ -115,7 +115,7 @@ def assemble(root: Path, entries: Iterable[Entry]) -> Library:
     principles: dict[str, Principle] = {}
     contracts: dict[str, Contract] = {}
     kept = tuple(entries)
-    for entry in kept:
+    for entry in sorted(kept, key=lambda e: e.path.split("/", 1)[-1] != f"{e.id}.yaml"):
         if isinstance(entry.model, Principle):
             principles.setdefault(entry.model.id, entry.model)
         elif isinstance(entry.model, Contract):
