@@ -29,7 +29,7 @@ def command(
 
 
 def _text(found: History) -> str:
-    from kb.diff.show import value_text
+    from kb.diff.show import sides_text
 
     lines = [found.id]
     for version in found.versions:
@@ -40,7 +40,8 @@ def _text(found: History) -> str:
             if edit.path == "version":
                 continue
             lines.append(f"    {edit.path}")
-            lines += [f"      {s} {value_text(v)}" for s, v in (("-", edit.before), ("+", edit.after)) if v is not None]
+            sides = zip("-+", sides_text(edit.before, edit.after), strict=True)
+            lines += [f"      {sign} {side}" for sign, side in sides if side]
     if found.fields:
         lines += ["", "last change of each field"]
         width = max(len(blame.path) for blame in found.fields)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from kb.diff.excerpt import excerpts
 from kb.diff.model import Bump, ChangeClass, EntryChange, LibraryDiff, What
 from kb.diff.scope import Relation
 from kb.library import EntryKind
@@ -57,12 +58,18 @@ def summary(diff: LibraryDiff) -> str:
     return ", ".join(parts)
 
 
-def value_text(value: Any) -> str:
-    """A JSON value on one line, cut where it gets long; absent values have a name."""
+def _value_text(value: Any) -> str:
     if value is None:
-        return "(absent)"
+        return ""
     text = " ".join(value.split()) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 1] + "…"
+
+
+def sides_text(before: Any, after: Any) -> tuple[str, str]:
+    """A field before and after, on one line each; "" where absent, long prose cut to what changed."""
+    if isinstance(before, str) and isinstance(after, str):
+        return excerpts(before, after)
+    return _value_text(before), _value_text(after)
 
 
 def _entry_text(entry: EntryChange) -> Iterator[str]:
@@ -72,10 +79,11 @@ def _entry_text(entry: EntryChange) -> Iterator[str]:
         yield f"    {remark}"
     for change in entry.fields:
         yield f"    {change.path}: {change.kind.value}"
-        if change.before is not None:
-            yield f"      - {value_text(change.before)}"
-        if change.after is not None:
-            yield f"      + {value_text(change.after)}"
+        before, after = sides_text(change.before, change.after)
+        if before:
+            yield f"      - {before}"
+        if after:
+            yield f"      + {after}"
 
 
 def _entry_markdown(entry: EntryChange) -> Iterator[str]:
@@ -84,14 +92,10 @@ def _entry_markdown(entry: EntryChange) -> Iterator[str]:
     yield "| field | kind of change | before | after |"
     yield "|---|---|---|---|"
     for change in entry.fields:
-        cells = (code_span(change.path), change.kind.value, _cell(change.before), _cell(change.after))
-        yield "| " + " | ".join(cells) + " |"
+        sides = (code_span(side) if side else "" for side in sides_text(change.before, change.after))
+        yield "| " + " | ".join((code_span(change.path), change.kind.value, *sides)) + " |"
     yield ""
     yield "</details>"
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else code_span(value_text(value))
 
 
 def _row_text(entry: EntryChange) -> str:

@@ -17,7 +17,7 @@ def review_text(review: Review) -> str:
     for prompt in review.prompts or ():
         lines.append(f"  {prompt.contract} on {prompt.target.value}: {_tokens(prompt)}")
         lines += [f"    {sign} {id_}" for sign, id_ in _moves(prompt)]
-        lines += [f"    {prompt.note}"] if prompt.note else []
+        lines += [f"    {_remark(prompt)}"] if _remark(prompt) else []
     lines += ["", f"kernels made stale: {len(review.stale) or 'none'}"]
     for kernel in review.stale:
         lines.append(f"  {kernel.digest[:12]}  {kernel.contract} on {kernel.target.value}")
@@ -83,6 +83,10 @@ def _tokens(prompt: PromptChange) -> str:
 def _moves(prompt: PromptChange) -> list[tuple[str, str]]:
     moves = [("+", prompt.entered), ("-", prompt.left), ("~", prompt.reworded)]
     return [(sign, id_) for sign, ids in moves for id_ in ids]
+
+
+def _remark(prompt: PromptChange) -> str:
+    return prompt.note or ("" if _moves(prompt) else "the same blocks, worded differently")
 
 
 def _sentence(text: str) -> str:
