@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import typer
 
 from kb.cli.failure import Failure
+from kb.yaml.source import forbidden_characters
 
 Answer = str | list[str]
 
@@ -67,6 +68,9 @@ def _listed(value: Answer | None) -> list[str]:
 
 
 def _problem(question: Question, value: str) -> str | None:
+    invisible = forbidden_characters(" ".join(value.split()))
+    if invisible:
+        return invisible[0].message
     try:
         if question.check is not None:
             question.check(value)
