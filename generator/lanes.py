@@ -52,7 +52,7 @@ def draft_dead_end(
         "claim": f"Do not expect this approach to reach the library path. Its author describes it so: "
         f"{_prose(best.candidate.notes)}",
         "why": f"Not yet understood. The search stopped because: {reason}.",
-        "effect": {"low": round(best.ratio, 3), "high": round(best.ratio, 3), "on": "the kernel's time"},
+        "effect": {"low": round(best.ratio, 3), "high": round(best.ratio, 3), "of": "the kernel's time"},
         "evidence": [
             {
                 "kind": "measured",

@@ -154,7 +154,7 @@ def _shape(shape: Mapping[str, int]) -> str:
 
 def _effect(effect: Effect) -> str:
     size = f"{effect.low:g}x" if effect.low == effect.high else f"{effect.low:g}x to {effect.high:g}x"
-    return f"{size} on {effect.on}"
+    return f"{size} on {effect.of}"
 
 
 def _evidence(evidence: Evidence) -> str:

@@ -5,28 +5,19 @@ Loading never stops at a bad file: every file that can be read becomes a typed m
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from kb.cli.failure import Failure
 from kb.contract import Contract
 from kb.diagnostic import Diagnostic
 from kb.digest import meaning_digest
+from kb.place import EntryKind, entry_paths, is_library, kind_of, library_root
 from kb.principle import Principle
 from kb.yaml import Document, Problem, load_bytes, load_file
 from kb.yaml.locate import locate
-
-
-class EntryKind(StrEnum):
-    """What a file holds, decided by its folder."""
-
-    PRINCIPLE = "principle"
-    CONTRACT = "contract"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +60,6 @@ class Library:
         return next((e for e in self.entries if e.model is not None and e.model.id == entry_id), None)
 
 
-def library_root(explicit: Path | None = None) -> Path:
-    """The library in use.
-
-    ``explicit``, else AGENTCOMPILE_LIBRARY, else the checkout the current directory is in, else the checkout or
-    the wheel this package is in. Raises Failure when a named folder does not exist.
-    """
-    named = explicit or (Path(os.environ["AGENTCOMPILE_LIBRARY"]) if os.environ.get("AGENTCOMPILE_LIBRARY") else None)
-    if named is not None:
-        if not named.is_dir():
-            origin = "--library" if explicit else "AGENTCOMPILE_LIBRARY"
-            raise Failure(f"{named}: no such folder ({origin} names a folder with principles/ and contracts/)")
-        return named
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if is_library(folder):
-            return folder
-    package = Path(__file__).resolve().parent.parent
-    installed = package / "agentcompile_data"
-    return installed if is_library(installed) and not is_library(package) else package
-
-
-def is_library(folder: Path) -> bool:
-    """True for a folder that holds both principles/ and contracts/."""
-    return (folder / "principles").is_dir() and (folder / "contracts").is_dir()
-
-
 def load_library(root: Path) -> Library:
     """Load all principles and contracts under ``root``. A bad file is a finding and stops nothing."""
     return assemble(root, (load_entry(root, path) for path in entry_paths(root)))
@@ -124,26 +89,6 @@ def assemble(root: Path, entries: Iterable[Entry]) -> Library:
     return Library(root, principles, contracts, findings, kept)
 
 
-def kind_of(path: str) -> EntryKind | None:
-    """What a path below the root is an entry of: ``principles/<family>/<slug>.yaml``, ``contracts/<id>.yaml``."""
-    match path.split("/"):
-        case ["principles", _, name] if name.endswith(".yaml"):
-            return EntryKind.PRINCIPLE
-        case ["contracts", name] if name.endswith(".yaml"):
-            return EntryKind.CONTRACT
-    return None
-
-
-def entry_paths(root: Path) -> Iterator[str]:
-    """Paths of all entry files below ``root``, sorted."""
-    found = [
-        path.relative_to(root).as_posix()
-        for pattern in ("principles/*/*.yaml", "contracts/*.yaml")
-        for path in root.glob(pattern)
-    ]
-    yield from sorted(found)
-
-
 def load_entry(root: Path, path: str) -> Entry:
     """Read the entry at ``path`` below ``root``."""
     kind = kind_of(path)
@@ -168,3 +113,20 @@ def as_diagnostic(path: str, document: Document, problem: Problem) -> Diagnostic
     """A problem at an offset, as a finding at a line and column."""
     line, column = document.lines.place(problem.offset) if problem.offset is not None else (0, 0)
     return Diagnostic(path, line, column, problem.code, problem.message, fix=problem.fix)
+
+
+__all__ = [
+    "Entry",
+    "EntryKind",
+    "Library",
+    "as_diagnostic",
+    "assemble",
+    "entry_paths",
+    "is_library",
+    "kind_of",
+    "library_root",
+    "load_entry",
+    "load_library",
+    "load_library_from",
+    "parse_entry",
+]

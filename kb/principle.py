@@ -88,7 +88,7 @@ class Effect(BaseModel):
 
     low: float = Field(gt=0, allow_inf_nan=False)
     high: float = Field(gt=0, allow_inf_nan=False)
-    on: Line = Field(description="What the ratio is of: the kernel's time, a decode step, tokens/s, an error.")
+    of: Line = Field(description="What the ratio is of: the kernel's time, a decode step, tokens/s, an error.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Effect:

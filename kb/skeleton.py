@@ -68,7 +68,7 @@ def principle_text(new: NewPrinciple, today: date) -> str:
         _field("claim", _one(new.claim)),
         "# The mechanism, so that a reader can tell where it stops being true.",
         _field("why", _one(new.why)),
-        "# Expected ratio, above 1 is faster: {low: 1.02, high: 1.1, on: a decode step}; or unknown.",
+        "# Expected ratio, above 1 is faster: {low: 1.02, high: 1.1, of: a decode step}; or unknown.",
         _field("effect", "unknown"),
         "# measured (hardware, software, measured_on, value, and kernel or record), published (reference) or reasoned.",
         _field("evidence", [evidence]),

@@ -103,7 +103,7 @@ def _effect(effect: Effect | str) -> str:
     if not isinstance(effect, Effect):
         return "unknown"
     ratio = f"{effect.low:g}" if effect.low == effect.high else f"{effect.low:g} to {effect.high:g}"
-    return f"{ratio} times the speed of {effect.on}"
+    return f"{ratio} times the speed of {effect.of}"
 
 
 def _evidence(item: Evidence) -> str:

@@ -28,6 +28,7 @@ from kb.lint.rule import (
 )
 from kb.lint.summary import Summary, View, summarize
 from kb.lint.waiver import Waiver, find_waivers
+from kb.place import is_note
 from kb.principle import Principle
 from kb.yaml import load_bytes
 
@@ -69,12 +70,6 @@ def misplaced(path: str) -> FileReport:
     """The report of a file that nothing loads."""
     fix = "principles/<family>/<slug>.yaml or contracts/<id>.yaml"
     return FileReport(path, (Diagnostic(path, 0, 0, "AC302", "nothing loads this file", fix=fix),), None)
-
-
-def is_ignored(path: str) -> bool:
-    """Files beside entries that are nobody's mistake: notes, and what tools hide behind a dot."""
-    name = path.rsplit("/", 1)[-1]
-    return name.startswith(".") or name.lower().endswith((".md", ".txt")) or name.endswith("~")
 
 
 def check_library(reports: Iterable[FileReport], view: View) -> list[Diagnostic]:
@@ -172,5 +167,5 @@ def lint_change(base: Library, head: Library, *, today: date) -> list[Diagnostic
 def _report(path: str, data: bytes) -> FileReport | None:
     kind = kind_of(path)
     if kind is None:
-        return None if is_ignored(path) else misplaced(path)
+        return None if is_note(path.rsplit("/", 1)[-1]) else misplaced(path)
     return check_entry(parse_entry(path, kind, load_bytes(data)))

@@ -15,7 +15,7 @@ BLOCK: Mapping[str, str] = {
     "when": "{target: [cuda], batch: {max: 4}}",
     "claim": "Let neighbouring lanes read neighbouring 16-byte pieces of one weight row.",
     "why": "Every weight byte is used once, so the number of bytes in flight decides how fast the row is read.",
-    "effect": "{low: 1.2, high: 1.6, on: time of one projection}",
+    "effect": "{low: 1.2, high: 1.6, of: time of one projection}",
     "evidence": """
   - kind: published
     what: Wide loads against narrow ones on one long weight.
@@ -34,7 +34,7 @@ DEAD_END: Mapping[str, str] = {
     "title": "Do not walk a ragged row with a scalar loop",
     "kind": "dead_end",
     "claim": "Do not give the whole row to a scalar loop because its last piece is ragged.",
-    "effect": "{low: 0.4, high: 0.9, on: time of one projection}",
+    "effect": "{low: 0.4, high: 0.9, of: time of one projection}",
     "retry_when": "Rows become so short that the tail is most of the row.",
 }
 CONTRACT: Mapping[str, str] = {

@@ -83,9 +83,8 @@ def prose_of(value: dict[str, object], *, contract: bool) -> Iterator[tuple[Loc,
         return
     effect = value.get("effect")
     if isinstance(effect, dict):
-        for name in ("of", "on"):
-            if isinstance(text := effect.get(name), str):
-                yield ("effect", name), text
+        if isinstance(text := effect.get("of"), str):
+            yield ("effect", "of"), text
     related = value.get("related")
     for i, link in enumerate(related if isinstance(related, list) else []):
         if isinstance(link, dict) and isinstance(text := link.get("note"), str):

@@ -24,7 +24,6 @@ MAX_DEPTH = 24
 MAX_NODES = 20_000
 
 _MISSING = object()
-_KEYS_IN_USE = frozenset({"on"})
 # `text #1` silently loses its end; a comment that is meant has a space after its '#'.
 _LOST = re.compile(r" +#[^\s#!]")
 
@@ -186,9 +185,7 @@ class Composer:
 
     def _key(self, frame: _Frame, key: str, style: str, start: int, end: int) -> None:
         if style == "":
-            if key in _KEYS_IN_USE:
-                pass
-            elif key == "<<":
+            if key == "<<":
                 self._report("AC017", start, "a merge key '<<'", "write the fields out")
             elif key == "":
                 self._report("AC019", start, "an empty key", "give it a name")

@@ -20,7 +20,7 @@ kind: decision
 when: {target: [cuda], batch: {max: 1}}
 claim: Let every lane read sixteen bytes of its row at a time and keep two reads in flight.
 why: One read in flight leaves most of the bandwidth unused.
-effect: {low: 1.1, high: 1.2, on: "the kernel's time"}
+effect: {low: 1.1, high: 1.2, of: "the kernel's time"}
 evidence:
   - {kind: reasoned, what: Bytes in flight must cover bandwidth times latency.}
 </block>

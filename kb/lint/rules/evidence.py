@@ -129,8 +129,8 @@ class EffectAgainstKind(PrincipleRule):
     """
 
     code = "AC118"
-    bad = (block(effect="{low: 0.5, high: 0.9, on: time}"), dead_end(effect="{low: 1.1, high: 1.3, on: time}"))
-    good = (dead_end(effect="{low: 0.8, high: 1.02, on: time}"),)
+    bad = (block(effect="{low: 0.5, high: 0.9, of: time}"), dead_end(effect="{low: 1.1, high: 1.3, of: time}"))
+    good = (dead_end(effect="{low: 0.8, high: 1.02, of: time}"),)
 
     def check(self, block: Principle, subject: Subject) -> Iterator[Hit]:
         if not isinstance(block.effect, Effect):

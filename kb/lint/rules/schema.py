@@ -24,7 +24,7 @@ class MissingField(LoaderRule):
     """
 
     code = "AC102"
-    bad = (block(why=None), block(effect="{low: 1.2, on: time}"))
+    bad = (block(why=None), block(effect="{low: 1.2, of: time}"))
     good = (block(effect="unknown"),)
 
 
@@ -71,7 +71,7 @@ class InconsistentFields(LoaderRule):
     bad = (
         dead_end(retry_when=None),
         block(modified='"2026-11-01"'),
-        block(effect="{low: 2.0, high: 1.5, on: time}"),
+        block(effect="{low: 2.0, high: 1.5, of: time}"),
         contract(variants="[{id: all, when: tokens > 0, doc: Everything}]"),
     )
     good = (dead_end(),)

@@ -93,7 +93,7 @@ class MergeKey(LoaderRule):
     """
 
     code = "AC017"
-    bad = (block(effect="{<<: {low: 1.2}, high: 1.6, on: time}"),)
+    bad = (block(effect="{<<: {low: 1.2}, high: 1.6, of: time}"),)
     good = (block(),)
 
 
@@ -152,9 +152,9 @@ class EmptyValue(LoaderRule):
     bad = (
         block(retry_when=" "),
         block(patterns="\n  - gemv\n  -"),
-        block(effect="{low: 1.2, high: 1.6, on: time, almost}"),
+        block(effect="{low: 1.2, high: 1.6, of: time, almost}"),
     )
-    good = (block(effect='{low: 1.2, high: 1.6, on: "time, almost"}'),)
+    good = (block(effect='{low: 1.2, high: 1.6, of: "time, almost"}'),)
 
 
 class NumberOutOfRange(LoaderRule):

@@ -49,7 +49,7 @@ def principle_fields(entry_id: str = "demo/slug", **changes: Any) -> dict[str, A
         "when": {"target": ["cuda"], "batch": {"max": 8}},
         "claim": "Keep the row in registers and read every weight once.",
         "why": "Bandwidth decides at one row, so a second pass costs its full time.",
-        "effect": {"low": 1.05, "high": 1.2, "on": "the kernel"},
+        "effect": {"low": 1.05, "high": 1.2, "of": "the kernel"},
         "evidence": [{"kind": "reasoned", "what": "A second pass doubles the traffic."}],
         "authors": ["Ann Author"],
         "created": "2026-01-01",
