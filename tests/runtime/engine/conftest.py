@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,15 @@ class Checkpoint:
         """An engine without a tokenizer; settings as in EngineConfig, over small defaults."""
         defaults = {"kv_blocks": 257, "block_size": 4, "max_batch": 8, "max_step_tokens": 64}
         return Engine(self.spec, self.weights, EngineConfig(**{**defaults, **settings}))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Matrices this small gain nothing from a second thread, and on a busy machine waiting for it costs seconds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
