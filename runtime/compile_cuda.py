@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,6 +75,9 @@ def cuda_headers(version: tuple[int, int]) -> CudaHeaders:
     return headers
 
 
+_IMPORTING = threading.Lock()
+
+
 def _run_nvrtc(text: str, target: str, headers: CudaHeaders) -> tuple[bytes, str]:
     program, options = _cuda_core()
     log = io.StringIO()
@@ -105,6 +109,12 @@ def _summary(messages: Sequence[CompilerMessage], headers: CudaHeaders) -> str:
 
 
 def _cuda_core() -> tuple[Any, Any]:
+    # Several threads compile at once, and cuda.core cannot be imported by two of them at the same time.
+    with _IMPORTING:
+        return _import_cuda_core()
+
+
+def _import_cuda_core() -> tuple[Any, Any]:
     try:
         try:
             from cuda.core import Program, ProgramOptions
