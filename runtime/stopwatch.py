@@ -18,6 +18,7 @@ from runtime.timing import Arm, Sampler, Stopwatch
 CUDA_SAMPLE_US = 1000.0
 CUDA_MAX_CALLS = 1024
 CPU_SAMPLE_US = 4000.0
+CPU_MAX_CALLS = 1 << 16
 _SPIN_CYCLES = 200_000  # about 0.1 ms, longer than the host takes to enqueue a replay
 _cuda: Any = torch.cuda  # events, streams and the spinning kernel have no type annotations
 
@@ -38,16 +39,15 @@ class CpuStopwatch:
         """Run every call once, then as often as shows how long one takes."""
         for call in arm.calls:
             call()
-        count = 1
-        while True:
-            sampler = _CpuSampler(arm, count, self._clock_ns)
-            taken = sampler() * count
-            if taken >= self._sample_us / 2:
+        count, taken_us = 1, 0.0
+        while count < CPU_MAX_CALLS:
+            taken_us = _CpuSampler(arm, count, self._clock_ns)() * count
+            if taken_us >= self._sample_us / 2:
                 break
-            count = min(2 * count if taken <= 0 else max(2 * count, int(count * self._sample_us / taken)), 1 << 20)
-            if count == 1 << 20:
-                break
-        return _CpuSampler(arm, max(1, round(count * self._sample_us / max(taken, 1e-3))), self._clock_ns)
+            guess = int(count * self._sample_us / taken_us) if taken_us > 0 else 0
+            count = min(max(2 * count, guess), CPU_MAX_CALLS)
+        wanted = round(count * self._sample_us / taken_us) if taken_us > 0 else count
+        return _CpuSampler(arm, min(max(wanted, 1), CPU_MAX_CALLS), self._clock_ns)
 
 
 class _CpuSampler:

@@ -22,6 +22,7 @@ from runtime.statistics import median, median_interval, ratio_interval, relative
 NEAR_TIE = 0.02
 FLOOR_MARGIN = 0.10
 CACHE_MULTIPLE = 2
+RESOLUTION_US = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class Timing:
 
     @classmethod
     def of(cls, samples: Sequence[float], calls: int = 1, overhead_us: float = 0.0) -> Timing:
-        """A timing with its statistics. Raises ValueError for no samples."""
+        """A timing with its statistics; no call takes less than RESOLUTION_US. Raises ValueError for no samples."""
+        samples = [max(s, RESOLUTION_US) for s in samples]
         return cls(
             samples_us=tuple(samples),
             calls_per_sample=calls,
@@ -140,7 +142,6 @@ def compare(
     away from 1. Everything else is ``matched``, so a kernel against itself is.
     """
     low, high = ratio_interval(baseline.samples_us, candidate.samples_us)
-    ratio = baseline.median_us / candidate.median_us if candidate.median_us > 0 else float("inf")
     pairs = zip(baseline.samples_us, candidate.samples_us, strict=True)
     won = sum(b > c for b, c in pairs) / len(candidate.samples_us)
     if candidate.median_us < floor_us * (1 - floor_margin):
@@ -151,7 +152,7 @@ def compare(
         verdict = Comparison.SLOWER
     else:
         verdict = Comparison.MATCHED
-    return Compared(verdict, ratio, (low, high), won)
+    return Compared(verdict, baseline.median_us / candidate.median_us, (low, high), won)
 
 
 def shape_timing(
