@@ -57,6 +57,7 @@ def command(
 
 def _review(root: Path, ends: Endpoints, old: Library, new: Library) -> Review:
     from kb.diff import diff_libraries
+    from kb.lint.run import existence
     from kb.review import Review, changed_prompts, made_stale
     from kb.review.lint import findings_of_change
     from kb.store import KernelStore
@@ -64,7 +65,7 @@ def _review(root: Path, ends: Endpoints, old: Library, new: Library) -> Review:
     base, head = ends.labels()
     diff = diff_libraries(old, new, base=base, head=head)
     today = datetime.now(UTC).date()
-    findings, known = findings_of_change(old, new, today=today, exists=lambda path: (root / path).exists())
+    findings, known = findings_of_change(old, new, today=today, exists=existence(root))
     render = _renderer()
     kernels, damaged = KernelStore(root / "kernels").entries()
     return Review(

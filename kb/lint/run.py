@@ -72,6 +72,11 @@ def check(
     )
 
 
+def existence(root: Path) -> Callable[[str], bool | None]:
+    """Tells whether a record or kernel that evidence links to is there; None where nothing can be said."""
+    return _exists_in(_beside(root))
+
+
 def _check(
     contents: Mapping[str, tuple[bytes, str]],
     keys: Mapping[str, str],

@@ -17,7 +17,7 @@ def findings_of_change(
 ) -> tuple[tuple[Diagnostic, ...], int]:
     """Findings the change brings, those of the rules that compare revisions included, and how many were there before.
 
-    ``exists`` tells whether a path below the library's root is there; it is asked for both states.
+    ``exists`` tells whether a record or kernel below the library's root is there; it is asked for both states.
     """
     # Entries that both states share are the same objects, so each is checked once.
     reports: dict[int, FileReport] = {}
