@@ -16,6 +16,8 @@ from generator.providers.protocol import PendingError, Provider, ProviderError
 from generator.providers.replay import Replay
 from generator.render import RenderError
 from generator.search import Judge, Plan, Result, Search
+from kb.candidate import Candidate
+from kb.manifest import Verdict
 from kb.store import KernelStore, StoreError
 from kb.store.durable import replace_file
 from kb.yaml.write import dump_yaml
@@ -61,11 +63,7 @@ def run_search(
     try:
         source = make_provider(provider, settings=settings, wait=wait)
         with Journal(work / "journal.jsonl") as journal, LiveView(quiet=quiet) as view:
-            if judge is None:
-                from generator.judging import machine_judge
-
-                judge = machine_judge(plan, on_event=view.on_event)
-            search = Search(plan, source, judge, journal, on_event=view.on_event)
+            search = Search(plan, source, judge or _machine_judge(plan, view), journal, on_event=view.on_event)
             result = search.run()
             admitted = _admit_accepted(search, result, store, view.on_event)
             _write_drafts(plan, result, work)
@@ -76,6 +74,16 @@ def run_search(
         raise SearchFailedError(str(error), 2) from None
     except OSError as error:
         raise SearchFailedError(f"{error.filename or work}: {error.strerror}", 2) from None
+
+
+def _machine_judge(plan: Plan, view: LiveView) -> Judge:
+    def judge(candidate: Candidate, seed: int) -> Verdict:
+        # Imported with the first candidate: prompts can be written on a machine that could not judge.
+        from generator.judging import judge_here
+
+        return judge_here(plan, candidate, seed, on_event=view.on_event)
+
+    return judge
 
 
 def _admit_accepted(search: Search, result: Result, store: KernelStore, on_event: Callable[[Event], None]) -> list[str]:

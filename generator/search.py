@@ -14,12 +14,13 @@ from generator.history import Attempt, best_of, history_section
 from generator.journal import Event, Journal, JournalError
 from generator.lanes import unprofitable
 from generator.limits import Limits, Spent, exceeded, spent_in
-from generator.prompt import Prompt
+from generator.prompt import Prompt, count_tokens, digest_of
 from generator.providers.protocol import Ask, BatchProvider, Completion, PendingError, Provider, ProviderError
 from generator.render import Request, render
 from generator.reply import ReplyError, parse_reply
 from kb.candidate import Candidate
 from kb.contract import Contract
+from kb.digest import meaning_digest
 from kb.manifest import Finding, Verdict
 from kb.principle import Principle
 
@@ -122,13 +123,26 @@ class Search:
         identity = _identity(self.plan, self._provider.name)
         known = self._journal.find("search", "search")
         if known is None:
+            prompt = render(self.plan.contract, self.plan.principles, self.plan.request)
             self._append({"event": "search", "key": "search", **identity})
+            self._append_prefix(prompt)
             return
+        if not any(e["event"] == "prefix" for e in self._journal.events):
+            self._append_prefix(render(self.plan.contract, self.plan.principles, self.plan.request))
         different = [k for k, v in identity.items() if known.get(k) != v]
         if different:
             raise JournalError(
                 f"{self._journal.path}: holds another search ({', '.join(different)} differ); use another folder"
             )
+
+    def _append_prefix(self, prompt: Prompt) -> None:
+        """Pin the stable part: all rounds are asked with the principles as they stood when the search began."""
+        manifest = prompt.manifest.model_dump(mode="json", exclude={"decisions"})
+        self._append({"event": "prefix", "key": digest_of(prompt.prefix), "text": prompt.prefix, "manifest": manifest})
+
+    @property
+    def _prefix(self) -> Event:
+        return next(e for e in self._journal.events if e["event"] == "prefix")
 
     def _round(self, number: int, lanes: Sequence[int], before: Sequence[Attempt]) -> list[Attempt]:
         done = {lane: self._recorded(number, lane) for lane in lanes}
@@ -142,29 +156,29 @@ class Search:
     def _question(self, number: int, lane: int, before: Sequence[Attempt]) -> Ask:
         floor = self.plan.contract.performance_floor
         history = history_section(before, lane, self.plan.lanes, floor=floor, seed=self.plan.seed)
-        prompt: Prompt = render(self.plan.contract, self.plan.principles, self.plan.request, history)
         key = _key(number, lane)
-        prefix_digest = hashlib.sha256(prompt.prefix.encode()).hexdigest()
-        self._once({"event": "prefix", "key": prefix_digest, "text": prompt.prefix})
+        digest = digest_of(self._prefix["text"] + history)
         known = self._journal.find("prompt", key)
-        if known is not None and known["prompt_digest"] != prompt.manifest.prompt_digest:
-            raise JournalError(
-                f"{self._journal.path}: {key} was asked with another prompt (principles or contract changed since); "
-                "use another folder"
-            )
+        if known is not None and known["prompt_digest"] != digest:
+            raise JournalError(f"{self._journal.path}: {key} was asked with another prompt; use another folder")
+        manifest = {
+            **self._prefix["manifest"],
+            "history_tokens": count_tokens(history),
+            "prompt_digest": digest,
+        }
         self._once(
             {
                 "event": "prompt",
                 "key": key,
                 "lane": lane,
                 "round": number,
-                "prefix": prefix_digest,
-                "history": prompt.history,
-                "prompt_digest": prompt.manifest.prompt_digest,
-                "manifest": prompt.manifest.model_dump(mode="json", exclude={"decisions"}),
+                "prefix": self._prefix["key"],
+                "history": history,
+                "prompt_digest": digest,
+                "manifest": manifest,
             }
         )
-        return Ask(key, prompt.prefix, prompt.history, prompt.manifest.prompt_digest)
+        return Ask(key, self._prefix["text"], history, digest)
 
     def _ask_all(self, questions: Mapping[int, Ask]) -> dict[int, Completion]:
         """All lanes at once. An error of one waits for the others, so that no reply that arrives is lost."""
@@ -300,7 +314,7 @@ def _identity(plan: Plan, provider: str) -> dict[str, Any]:
     request = plan.request
     return {
         "contract": plan.contract.id,
-        "contract_version": plan.contract.version,
+        "contract_digest": meaning_digest(plan.contract),
         "target": request.target.value,
         "arch": request.arch,
         "dtype": request.dtype.value if request.dtype else None,

@@ -205,3 +205,14 @@ def test_a_batch_is_sent_once_and_collected_when_it_is_done(tmp_path: Path) -> N
 def test_a_provider_without_batches_says_so(tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match="scripted has no batches"):
         _run(tmp_path, Scripted({1: [1.2]}), batch=True)
+
+
+def test_principles_that_change_during_a_search_do_not_change_its_questions(tmp_path: Path) -> None:
+    whole = Scripted({1: [0.5, 0.6, 0.7, 1.2]})
+    _run(tmp_path / "a", whole)
+    with pytest.raises(IndexError):
+        _run(tmp_path / "b", Scripted({1: [0.5, 0.6]}))
+    after = Scripted({1: [0.5, 0.6, 0.7, 1.2]})
+    fewer = dict(list(plan().principles.items())[:-30])
+    _run(tmp_path / "b", after, principles=fewer)
+    assert [q.prompt_digest for q in after.asked] == [q.prompt_digest for q in whole.asked[2:]]
