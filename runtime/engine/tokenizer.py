@@ -68,6 +68,7 @@ class Detokenizer:
         self._tokens = list(prompt[-context:])
         self._start = 0  # tokens from here on are decoded for context
         self._read = len(self._tokens)  # tokens before this one have been handed out
+        self._after_prompt = True
 
     def add(self, token: int) -> str:
         """Text that ``token`` settled, often empty while a character is incomplete."""
@@ -82,8 +83,10 @@ class Detokenizer:
         if self._read == len(self._tokens):
             return ""
         before = self._tokenizer.decode(self._tokens[self._start : self._read])
+        if self._after_prompt:  # the prompt may end inside a character, which then belongs to the output
+            before = before.rstrip(_BROKEN)
         now = self._tokenizer.decode(self._tokens[self._start :])
         if now.endswith(_BROKEN) and not flush:
             return ""
-        self._start, self._read = self._read, len(self._tokens)
+        self._start, self._read, self._after_prompt = self._read, len(self._tokens), False
         return now[len(before) :]
