@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -81,6 +81,16 @@ class Repository:
     def close(self) -> None:
         """End the git processes that belong to this object."""
         self._repo.close()
+
+    @property
+    def is_ignored(self) -> bool:
+        """True for a folder that the repository's ignore rules leave out and that holds no tracked file."""
+        if not self.prefix:
+            return False
+        # The one command that refuses literal pathspecs; "./" keeps a leading ":" from meaning anything.
+        magic = {"GIT_LITERAL_PATHSPECS": "0"}
+        ignored = self._bytes("check-ignore", "--", f"./{self.prefix}", allowed=(0, 1), environment=magic)
+        return bool(ignored) and not self._bytes("ls-files", "-z", "--", self.prefix)
 
     @property
     def is_empty(self) -> bool:
@@ -195,11 +205,14 @@ class Repository:
     def _text(self, *command: str, allowed: tuple[int, ...] = (0,)) -> str:
         return self._bytes(*command, allowed=allowed).decode("utf-8", "surrogateescape")
 
-    def _bytes(self, *command: str, allowed: tuple[int, ...] = (0,)) -> bytes:
+    def _bytes(
+        self, *command: str, allowed: tuple[int, ...] = (0,), environment: Mapping[str, str] | None = None
+    ) -> bytes:
         line = [str(self._repo.git.GIT_PYTHON_GIT_EXECUTABLE), *command]
         try:
             answer = self._repo.git.execute(
                 line,
+                env=environment,
                 with_extended_output=True,
                 with_exceptions=False,
                 stdout_as_string=False,
@@ -241,7 +254,12 @@ def open_repository(folder: Path) -> Repository:
     if repo.working_tree_dir is None or not folder.is_relative_to(Path(str(repo.working_tree_dir)).resolve()):
         repo.close()
         raise GitError(f"{folder} is in a repository without a working tree; run this in a clone of it")
-    return Repository(repo, folder)
+    repository = Repository(repo, folder)
+    if repository.is_ignored:
+        # An installed library in a virtual environment inside somebody's checkout: that history is not its own.
+        repository.close()
+        raise GitError(f"{folder} is ignored by the repository at {repository.root}; name a library with --library")
+    return repository
 
 
 def _hashes(*values: str) -> tuple[str, ...]:

@@ -93,6 +93,27 @@ def test_a_library_in_a_subdirectory_has_a_prefix(tmp_path: Path):
         ]
 
 
+def test_a_folder_that_the_repository_ignores_has_no_history_there(checkout: Checkout):
+    (checkout.root / ".gitignore").write_text(".venv/\nkept/\n")
+    for folder in (".venv/lib/data", "kept/data"):
+        (checkout.root / folder).mkdir(parents=True)
+        (checkout.root / folder / "file").write_text("")
+    git(checkout.root, "add", "-f", "kept/data/file")
+    with pytest.raises(GitError, match="is ignored by the repository"):
+        open_repository(checkout.root / ".venv/lib/data")
+    with open_repository(checkout.root / "kept/data") as repository:
+        assert repository.prefix == "kept/data/"
+
+
+def test_a_repository_of_another_user_is_refused_with_gits_remedy(checkout: Checkout, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    with open_repository(checkout.root) as repository, pytest.raises(GitError, match=r"safe\.directory") as refused:
+        repository.resolve("HEAD")
+    assert len(str(refused.value).splitlines()) == 1
+
+
 def test_a_worktree_is_its_own_root(checkout: Checkout, tmp_path: Path):
     git(checkout.root, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
     with open_repository(tmp_path / "side") as repository:
