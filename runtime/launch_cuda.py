@@ -202,7 +202,17 @@ class CudaCall:
         for step in self._steps:
             (status,) = self._launch(step.config, step.function, self._pointer, 0)
             if status != self._success:
-                raise LaunchError(f"{step.entry}: the driver refused the launch: {status.name}")
+                self._recover(step, status)
+
+    def _recover(self, step: _Step, status: Any) -> None:
+        """A thread that has not used the device yet has no context; torch gives it one. Anything else is an error."""
+        if status == _driver().CUresult.CUDA_ERROR_INVALID_CONTEXT:
+            import torch
+
+            torch.cuda.set_device(self._device)
+            (status,) = self._launch(step.config, step.function, self._pointer, 0)
+        if status != self._success:
+            raise LaunchError(f"{step.entry}: the driver refused the launch: {status.name}")
 
     def _move_to(self, stream: int) -> None:
         handle = _driver().CUstream(stream)

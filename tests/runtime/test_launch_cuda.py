@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 from functools import partial
 from typing import Any
 
@@ -11,9 +12,9 @@ from kb.candidate import ResolvedLaunch
 from kb.dtype import DType
 from runtime.compile_cache import CompileCache
 from runtime.device import assumed_cuda_device
-from runtime.errors import LoadError
+from runtime.errors import LaunchError, LoadError
 from runtime.kernel import Kernel, load_kernel
-from runtime.launch_cuda import launch_config
+from runtime.launch_cuda import CudaCall, launch_config
 from runtime.stopwatch import CudaStopwatch
 from runtime.timing import Arm, Effort, compare, time_interleaved
 from tests.runtime.kernels_on_hand import contracts
@@ -63,6 +64,57 @@ def test_attributes_are_those_the_plan_asks_for() -> None:
 def test_a_dependent_launch_is_an_ordinary_one_before_sm_90() -> None:
     config = launch_config(resolved(programmatic_dependent=True), assumed_cuda_device("sm_80"))
     assert attributes(config) == []
+
+
+class FakeDriver:
+    """cuda-bindings' driver as far as a call uses it: every launch answers with the next of ``answers``."""
+
+    def __init__(self, *answers: str) -> None:
+        from cuda.bindings import driver
+
+        self.CUresult, self.CUstream = driver.CUresult, driver.CUstream
+        self.answers = list(answers)
+        self.launched: list[tuple[int, str, list[int | None]]] = []
+
+    def cuLaunchKernelEx(self, config: Any, function: str, parameters: int, extra: int) -> tuple[Any]:  # noqa: N802
+        packed = (ctypes.c_void_p * 2).from_address(parameters)
+        values = [ctypes.c_int32.from_address(p or 0).value for p in packed]
+        self.launched.append((int(config.hStream), function, values))
+        return (getattr(self.CUresult, self.answers.pop(0) if self.answers else "CUDA_SUCCESS"),)
+
+
+def call_on(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, streams: list[int]) -> CudaCall:
+    """A call of two launches on the streams that torch is said to have current, one a call."""
+    configs = [launch_config(resolved(), assumed_cuda_device("sm_90")) for _ in range(2)]
+    monkeypatch.setattr("runtime.launch_cuda._driver", lambda: driver)
+    monkeypatch.setattr("runtime.launch_cuda._raw_stream", lambda: lambda device: streams.pop(0))
+    steps = [(configs[0], "first function", "first"), (configs[1], "second function", "second")]
+    return CudaCall(steps, (ctypes.c_int32(5), ctypes.c_int32(6)), 0, {}, None, module=None)
+
+
+def test_a_call_launches_in_order_with_its_arguments_on_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver()
+    call = call_on(driver, monkeypatch, [0, 64, 64, 0])
+    for _ in range(4):
+        call()
+    assert [stream for stream, _, _ in driver.launched] == [0, 0, 64, 64, 64, 64, 0, 0]
+    assert [function for _, function, _ in driver.launched[:2]] == ["first function", "second function"]
+    assert all(values == [5, 6] for _, _, values in driver.launched)
+
+
+def test_a_refused_launch_names_its_entry_and_the_drivers_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver("CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE")
+    with pytest.raises(LaunchError, match=r"second: the driver refused the launch: CUDA_ERROR_INVALID_VALUE"):
+        call_on(driver, monkeypatch, [0])()
+
+
+def test_a_thread_without_a_context_is_given_one_and_the_launch_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
+    driver = FakeDriver("CUDA_ERROR_INVALID_CONTEXT")
+    call_on(driver, monkeypatch, [0])()
+    assert made_current == [0]
+    assert [function for _, function, _ in driver.launched] == ["first function"] * 2 + ["second function"]
 
 
 def norm_inputs(case: Case, seed: int) -> dict[str, torch.Tensor | None]:
