@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -163,9 +164,12 @@ class Engine:
         return name
 
     def abort(self, request_id: str) -> None:
-        """Cancel a request; its last output, with reason ``abort``, goes to its callback. Unknown ids are ignored."""
+        """Cancel a request; its last output, with reason ``abort``, goes to its callback.
+
+        Ids that are unknown or have ended are ignored.
+        """
         request = self._requests.get(request_id)
-        if request is not None:
+        if request is not None and not request.finished:
             self.scheduler.finish(request, FinishReason.ABORT)
             self._hand_out(request, Output(request_id, (), "", FinishReason.ABORT))
 
@@ -177,7 +181,10 @@ class Engine:
     # The loop.
 
     def step(self) -> list[Output]:
-        """One turn of the loop; what it added to requests. Returns nothing new while a first step is in flight."""
+        """One turn of the loop; what it added to requests, nothing while a first step is in flight.
+
+        An exception of a callback cancels its request and is raised when everyone else has got theirs.
+        """
         plan = self.scheduler.schedule()
         if plan:
             self._in_flight.append(self.executor.launch(plan))
@@ -231,7 +238,8 @@ class Engine:
     def close(self) -> None:
         """Cancel all requests and wait for the device. The engine cannot be used afterwards."""
         for name in list(self._requests):
-            self.abort(name)
+            with suppress(Exception):  # a callback's: it has nothing left to decide
+                self.abort(name)
         while self._in_flight:
             self._in_flight.popleft().wait()
         self.executor.forget_programs()
@@ -243,8 +251,20 @@ class Engine:
         emitting = zip(flight.plan.emitting, tokens, logprobs, strict=True)
         wanted = [(c.request, token, lp) for c, token, lp in emitting if self.scheduler.accept(c, token)]
         self.scheduler.commit(flight.plan)
-        # A callback may cancel requests that are still to come.
-        return [self._advance(request, token, lp) for request, token, lp in wanted if not request.finished]
+        advanced = [(request, self._advance(request, token, lp)) for request, token, lp in wanted]
+        outputs: list[Output] = []
+        failures: list[Exception] = []
+        for request, output in advanced:
+            if request.finished and not output.finished:
+                continue  # cancelled by the callback of a request before it
+            outputs.append(output)
+            try:
+                self._hand_out(request, output)
+            except Exception as error:  # one caller's mistake must not cost the others their tokens
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return outputs
 
     def _advance(self, request: Request, token: int, logprob: TokenLogprobs | None) -> Output:
         """Note ``token`` and find out whether it was the last."""
@@ -256,17 +276,20 @@ class Engine:
             self.scheduler.finish(request, FinishReason.STOP if ends or met else FinishReason.LENGTH)
         logprobs = () if logprob is None else (logprob,)
         request.logprobs.extend(logprobs)
-        return self._hand_out(request, Output(request.id, (token,), text, request.finish_reason, logprobs))
+        return Output(request.id, (token,), text, request.finish_reason, logprobs)
 
-    def _hand_out(self, request: Request, output: Output) -> Output:
+    def _hand_out(self, request: Request, output: Output) -> None:
+        """Give ``output`` to the request's callback; one that raises loses its request."""
         try:
             if request.on_output is not None:
                 request.on_output(output)
+        except BaseException:
+            self.scheduler.finish(request, FinishReason.ABORT)
+            raise
         finally:
             if request.finished:
                 self._requests.pop(request.id, None)
                 self._text.pop(request.id, None)
-        return output
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

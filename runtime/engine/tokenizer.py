@@ -14,6 +14,7 @@ from runtime.models.spec import ModelError
 
 # What decoders print for bytes that are no character yet.
 _BROKEN = "\ufffd"
+_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # Longest run of tokens that may fail to make a character: four bytes is UTF-8's longest, so this is generous.
 _MOST_PENDING = 16
 
@@ -30,6 +31,8 @@ class CheckpointTokenizer:
     """The tokenizer in a checkpoint folder. Raises ModelError when it cannot be loaded."""
 
     def __init__(self, model_dir: Path) -> None:
+        if not any((model_dir / name).exists() for name in _FILES):  # transformers would make an empty one up
+            raise ModelError(f"{model_dir}: the tokenizer cannot be loaded (none of {', '.join(_FILES)} is there)")
         from transformers import AutoTokenizer  # seconds to import
 
         try:
