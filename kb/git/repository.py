@@ -125,7 +125,8 @@ class Repository:
     def commit(self, commit_hash: str) -> Commit:
         """Author, date and subject of a commit given by full hash."""
         found = self._object(commit_hash)
-        return Commit(found.hexsha, str(found.author.name), found.authored_datetime, _one_line(str(found.summary)))
+        author, subject = _one_line(str(found.author.name)), _one_line(str(found.summary))
+        return Commit(found.hexsha, author, found.authored_datetime, subject)
 
     def parents(self, commit_hash: str) -> tuple[str, ...]:
         """Parents this clone has; none at the boundary of a shallow clone."""
@@ -270,4 +271,5 @@ def _hashes(*values: str) -> tuple[str, ...]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """``text`` as it may be printed: author and subject are whatever a commit's writer chose, escapes included."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))

@@ -200,6 +200,14 @@ def test_an_entry_deleted_and_not_committed_is_shown_as_removed(checkout: Checko
     assert told(read(checkout.root))[0] == (None, "removed", [])
 
 
+def test_a_commit_message_cannot_write_to_the_terminal(checkout: Checkout):
+    checkout.put(title="Edited")
+    checkout.commit("red \x1b[31malert\x07", GIT_AUTHOR_NAME="Eve \x1b[2J")
+    commit = read(checkout.root).versions[0].commit
+    assert commit is not None
+    assert (commit.subject, commit.author) == ("red \ufffd[31malert\ufffd", "Eve \ufffd[2J")
+
+
 def test_contracts_have_histories_too(checkout: Checkout):
     text = (checkout.root / "contracts/op.yaml").read_text()
     checkout.write("contracts/op.yaml", text.replace("kappa: 1.25", "kappa: 1.5"))
