@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kb.cli.library import LibraryOption, RangeArgument, repository_of
+from kb.cli.library import JsonOption, LibraryOption, RangeArgument, repository_of
 from kb.dtype import Target
 from kb.library import Library, library_root
 
@@ -33,6 +33,7 @@ def command(
     revisions: RangeArgument = "HEAD",
     output: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.TEXT,
     library: LibraryOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """One report for a pull request: new findings, semantic diff, prompts touched, kernels made stale.
 
@@ -47,7 +48,7 @@ def command(
         ends = endpoints(repository, revisions)
         old, new = load_pair(repository, root, ends)
     review = _review(root, ends, old, new)
-    if output is Format.JSON:
+    if as_json or output is Format.JSON:
         print(json.dumps(review.as_json(), indent=2, ensure_ascii=False))
     else:
         print(review_markdown(review) if output is Format.MARKDOWN else review_text(review), end="")

@@ -66,8 +66,9 @@ def admit(checkout: Checkout) -> str:
 
 
 def test_a_change_that_brings_nothing_new_passes(checkout: Checkout):
-    reviewed = agentcompile("review", "HEAD", "--format", "json")
+    reviewed = agentcompile("review", "HEAD", "--json")
     assert reviewed.code == 0
+    assert reviewed.out == agentcompile("review", "HEAD", "--format", "json").out
     data = reviewed.json
     assert (data["findings"], data["diff"]["entries"], data["prompts"], data["stale"]) == ([], [], [], [])
 
