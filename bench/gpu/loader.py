@@ -9,14 +9,13 @@ others. Takes about a minute. Exit status 1 when anything failed.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 import timeit
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from bench.gpu.launch_kinds import CASES, CONTRACT, Case
+from bench.gpu.report import Report
 from kb.candidate import Candidate, LaunchPlan
 from kb.contract import Contract
 from kb.dtype import DType, Target
@@ -70,30 +70,6 @@ extern "C" __global__ void gemv(const T* __restrict__ x, const T* __restrict__ w
   if (lane == 0) residual[row] = T(float(residual[row]) + float(T(sum)));
 }
 """
-
-
-@dataclass(slots=True)
-class Report:
-    """What was seen, and the rows of the table."""
-
-    record: dict[str, Any] = field(default_factory=dict)
-    rows: list[tuple[str, str, str]] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
-
-    def add(self, section: str, name: str, text: str, *, ok: bool = True) -> None:
-        """One row; a failed one is marked."""
-        self.rows.append((section, name, text if ok else f"FAILED: {text}"))
-        self.say(f"{section} | {name} | {self.rows[-1][2]}")
-
-    def say(self, text: str) -> None:
-        """A line of the log, shown at once."""
-        self.log.append(text)
-        print(text, flush=True)
-
-    @property
-    def failures(self) -> int:
-        """Rows that failed."""
-        return sum(text.startswith("FAILED") for _, _, text in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,20 +350,10 @@ def main() -> int:
                 report.add(section.__name__, "section", f"{type(error).__name__}: {error}", ok=False)
             report.say(f"-- {section.__name__}: {time.perf_counter() - begun:.1f} s")
         report.record["clocks_after"] = dict(read_clocks(Target.CUDA, bench.device.index or 0))
-    report.record["rows"] = report.rows
     report.record["seconds"] = time.perf_counter() - started
-    (folder / "loader.json").write_text(json.dumps(report.record, indent=1, default=str), encoding="utf-8")
-    (folder / "loader.log").write_text("\n".join(report.log) + "\n", encoding="utf-8")
-    _print_table(report)
+    report.write(folder, "loader")
+    report.print_table()
     return 1 if report.failures else 0
-
-
-def _print_table(report: Report) -> None:
-    widths = [max(len(row[i]) for row in report.rows) for i in range(2)]
-    print()
-    for section, name, text in report.rows:
-        print(f"{section:<{widths[0]}}  {name:<{widths[1]}}  {text}")
-    print(f"{len(report.rows)} rows, {report.failures} failed, {report.record['seconds']:.0f} s")
 
 
 if __name__ == "__main__":
