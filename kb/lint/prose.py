@@ -41,7 +41,7 @@ _TOKENS = (
 # A formula in a contract may look like these; a sentence does not.
 _STATEMENTS = (
     (rf"\b{_CPP_TYPE}\s*[*&]*\s+[*&]*\w+\s*(?:=[^=]|\[|;)", "a declaration"),
-    (r"[\w\])]\s*(?:[-+*/|&^%]|<<|>>)?=\s*[^=<>;\n]{1,200};", "a statement"),
+    (r"\b\w[\w\[\].]*\s*(?:[-+*/|&^%]|<<|>>)?=\s*[^=<>;\n]{1,200};", "a statement"),
     (r"\b(?:for|while|if|switch)\s*\([^)]*[;<>=!][^)]*\)", "a control statement"),
     (r"\breturn\s+[\w(][^.\n]{0,80};", "a statement"),
     (r"[\w\]]\+\+|\+\+\w|\w--(?=\W)", "an increment"),
@@ -82,9 +82,8 @@ def prose_of(value: dict[str, object], *, contract: bool) -> Iterator[tuple[Loc,
         yield from _docs(value, ())
         return
     effect = value.get("effect")
-    if isinstance(effect, dict):
-        if isinstance(text := effect.get("of"), str):
-            yield ("effect", "of"), text
+    if isinstance(effect, dict) and isinstance(text := effect.get("of"), str):
+        yield ("effect", "of"), text
     related = value.get("related")
     for i, link in enumerate(related if isinstance(related, list) else []):
         if isinstance(link, dict) and isinstance(text := link.get("note"), str):

@@ -65,7 +65,8 @@ def _waivers(document: Document, root: Node, known: Collection[str], waivable: C
 def _parse(rest: str, known: Collection[str], waivable: Collection[str]) -> tuple[tuple[str, ...], str | None, str]:
     match = _FORM.fullmatch(rest)
     if match is None:
-        return (), None, f"no code and reason ({_ADVICE})"
+        what = "no reason" if re.match(r":\s*AC[0-9]{3}", rest) else "no code and reason"
+        return (), None, f"{what} ({_ADVICE})"
     codes = tuple(code.strip() for code in match["codes"].split(","))
     until = match["until"]
     if not re.search(r"[A-Za-z]{2}", match["reason"]):

@@ -18,7 +18,7 @@ from ruamel.yaml.events import (
 from kb.yaml.document import Node
 from kb.yaml.events import HAS_C, SyntaxProblem, events
 from kb.yaml.scalars import Ambiguous, resolve_plain
-from kb.yaml.source import Problem
+from kb.yaml.source import Problem, forbidden_characters
 
 MAX_DEPTH = 24
 MAX_NODES = 20_000
@@ -148,13 +148,16 @@ class Composer:
         if event.anchor or event.tag:
             self._properties(event)
         style = event.style or ""
+        if style == '"' and "\\" in self.text[start:end]:
+            self._escapes(event.value, start)
         if frame is not None and frame.node.fields is not None and frame.key is _MISSING:
             self._key(frame, event.value, style, start, end)
             return
         value: Any = event.value
         if style == "":
             if value == "" or start == end:
-                self._empty(frame, start)
+                # Parsers differ in where nothing stands; the place reported is ours.
+                start = end = self._empty(frame, start)
                 value = None
             else:
                 try:
@@ -172,16 +175,25 @@ class Composer:
             end = start + len(self.text[start:end].rstrip(" \n"))
         self._place(Node(start, end, style), value)
 
-    def _empty(self, frame: _Frame | None, start: int) -> None:
+    def _escapes(self, value: str, start: int) -> None:
+        """What must not stand in a file must not come in by an escape either; a visible ``\\t`` may."""
+        for problem in forbidden_characters(value):
+            if problem.code != "AC005":
+                self._report(problem.code, start, f"an escape for: {problem.message}", problem.fix)
+
+    def _empty(self, frame: _Frame | None, start: int) -> int:
+        """Report a missing value; returns where it is missing."""
         if frame is None:
             self._report("AC010", 0, "the file has no content", "write an entry or remove the file")
-        elif frame.key is not _MISSING and frame.key_span is not None:
+            return 0
+        if frame.key is not _MISSING and frame.key_span is not None:
             comma = frame.node.style == "{" and self.text[: frame.key_span[0]].rstrip().endswith(",")
             fix = "quote a text that holds a comma, or write a value" if comma else "write a value or remove the key"
             self._report("AC021", frame.key_span[0], f"'{frame.key}' has no value", fix)
-        else:
-            dash = self.text.rfind("-", 0, start + 1)
-            self._report("AC021", max(dash, 0), "a list item without a value", "write a value or remove the '-'")
+            return frame.key_span[1]
+        dash = max(self.text.rfind("-", 0, start + 1), 0)
+        self._report("AC021", dash, "a list item without a value", "write a value or remove the '-'")
+        return dash
 
     def _key(self, frame: _Frame, key: str, style: str, start: int, end: int) -> None:
         if style == "":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import textwrap
@@ -14,7 +13,7 @@ from kb.yaml.source import forbidden_characters
 
 WIDTH = 120
 
-_PLAIN_START = re.compile(r"[^\s\-?:,\[\]{}#&*!|>'\"%@`=]|[-?:][^\s,\[\]{}]")
+_PLAIN_START = re.compile(r"[^\s\-?:,\[\]{}#&*!|>'\"%@`=]|-[^\s,\[\]{}]")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -45,7 +44,7 @@ def emit_scalar(value: Any, *, flow: bool = False, quote: str = "") -> str:
     if quote == "'" and "\n" not in value and not forbidden_characters(value):
         return "'" + value.replace("'", "''") + "'"
     if quote == '"' or not is_plain(value, flow=flow):
-        return json.dumps(value, ensure_ascii=bool(forbidden_characters(value)))
+        return _double_quoted(value)
     return value
 
 
@@ -106,6 +105,20 @@ def emit_document(fields: Mapping[str, Any], *, header: Sequence[str] = ()) -> s
     lines = [f"# {line}" for line in header]
     lines += [f"{emit_flow(str(k))}:{emit_block(v, 0)}" for k, v in fields.items()]
     return "\n".join(lines) + "\n"
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+
+
+def _double_quoted(text: str) -> str:
+    """The strict loader refuses an escape of what it refuses as a character, so only visible text gets through."""
+    return '"' + "".join(_ESCAPES.get(c) or _escape(c) for c in text) + '"'
+
+
+def _escape(char: str) -> str:
+    if not forbidden_characters(char):
+        return char
+    return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"
 
 
 def _emit_float(value: float) -> str:

@@ -50,14 +50,14 @@ def _problem(error: YAMLError, text: str) -> SyntaxProblem:
     if not isinstance(error, MarkedYAMLError):
         return SyntaxProblem("not YAML", 0)
     message = " ".join(str(part) for part in (error.context, error.problem) if part)
-    # What is never closed is best shown where it was opened, not at the end of the file.
+    # What is never finished is best shown where it begins, not where the parser gave up.
     opened = any(needle in message for needle in _OPENED)
     mark = (error.context_mark if opened else None) or error.problem_mark or error.context_mark
     offset = min(int(mark.index), len(text)) if mark is not None else 0
     return SyntaxProblem(_plainly(message), offset)
 
 
-_OPENED = ("unexpected end of stream", "expected ',' or ']'", "expected ',' or '}'")
+_OPENED = ("could not find expected ':'", "unexpected end of stream", "expected ',' or ']'", "expected ',' or '}'")
 _PLAINLY = (
     ("mapping values are not allowed", "a second ': ' on this line; quote the text, or start a new line"),
     ("could not find expected ':'", "a key without its ':'"),

@@ -9,7 +9,8 @@ from kb.yaml.document import Document
 from kb.yaml.source import Problem, check_size, decode, forbidden_characters, read_bytes
 
 # After these the parser would only add noise about the same spot.
-_HOPELESS = {"AC001", "AC002", "AC006", "AC007", "AC009"}
+_HOPELESS = {"AC002", "AC003", "AC006", "AC007"}
+_SPACES = str.maketrans("\t\r", "  ")
 
 
 def load_file(path: Path) -> Document:
@@ -34,22 +35,18 @@ def load_text(text: str) -> Document:
 
 
 def _parse(text: str, problems: list[Problem]) -> Document:
-    problems = [*problems, *forbidden_characters(text)]
+    problems = problems or forbidden_characters(text)
     if any(p.code in _HOPELESS for p in problems):
         return Document(text, None, None, problems)
-    if any(p.code == "AC005" for p in problems):
-        # Spaces instead of tabs keep every place and let the rest of the file be checked.
-        composer = compose(text.replace("\t", " "))
-    else:
-        composer = compose(text.removeprefix("\ufeff") if text.startswith("\ufeff") else text)
-    problems.extend(composer.problems)
+    # Spaces instead of tabs and carriage returns keep every place and let the rest of the file be checked.
+    composer = compose(text.translate(_SPACES) if problems else text)
+    # A tab that was indentation breaks the structure; that is said already.
+    problems = [*problems, *(p for p in composer.problems if not problems or p.code != "AC011")]
     value = composer.value
     if composer.root is None and not problems:
         problems.append(Problem("AC010", 0, "the file has no content", "write an entry or remove the file"))
-    elif not isinstance(value, dict) and not problems:
-        problems.append(
-            Problem("AC012", composer.root.start if composer.root else 0, "the file is not a mapping of fields")
-        )
+    elif not isinstance(value, dict) and composer.root is not None and not problems:
+        problems.append(Problem("AC012", composer.root.start, "the file is not a mapping of fields"))
     if problems or not isinstance(value, dict):
         return Document(text, None, composer.root, problems)
     return Document(text, value, composer.root, [])

@@ -25,8 +25,17 @@ Loc = tuple[Step, ...]
 def locate(document: Document, error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """One problem for each thing that is wrong, in file order, with the offset of the offending node."""
     known = _field_names(model)
-    found = [_problem(document, details, known) for details in _relevant(document, error)]
-    unique = dict.fromkeys(found)
+    relevant = list(_relevant(document, error))
+    mistyped = {
+        (*details["loc"][:-1], meant)
+        for details in relevant
+        if details["type"] == "extra_forbidden" and (meant := _meant(str(details["loc"][-1]), known))
+    }
+    unique = dict.fromkeys(
+        _problem(document, details, known)
+        for details in relevant
+        if not (details["type"] == "missing" and details["loc"] in mistyped)
+    )
     return sorted(unique, key=lambda p: (p.offset or 0, p.code, p.message))
 
 
@@ -74,9 +83,9 @@ def _problem(document: Document, details: ErrorDetails, known: frozenset[str]) -
         where = f" in '{_show(path)}'" if path else ""
         return Problem("AC102", offset, f"the field '{name}' is missing{where}")
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        meant = _meant(name, known)
         at = node.key[0] if node is not None and node.key is not None else offset
-        return Problem("AC101", at, f"unknown field '{name[:60]}'", f"did you mean '{close[0]}'?" if close else "")
+        return Problem("AC101", at, f"unknown field '{name[:60]}'", f"did you mean '{meant}'?" if meant else "")
     if loc and loc[-1] == "[key]" and node is not None and node.key is not None:
         return _pattern(str(path[-1]), node.key[0], details)
     if kind == "string_pattern_mismatch":
@@ -88,10 +97,14 @@ def _problem(document: Document, details: ErrorDetails, known: frozenset[str]) -
         return Problem(
             "AC104",
             offset,
-            f"'{_label(path)}' is text, {written} is read as a {_noun(details['input'])}",
+            f"'{_label(path)}' is text, {written} is read as {_noun(details['input'])}",
             f'quote it: "{written}"',
         )
     return Problem("AC103", offset, f"{_label(path)}: {_say(details)}")
+
+
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)
 
 
 def _value_error(document: Document, details: ErrorDetails, node: Node | None, path: Loc, offset: int) -> Problem:
@@ -183,24 +196,23 @@ def _pattern(value: str, offset: int, details: ErrorDetails) -> Problem:
 def _say(details: ErrorDetails) -> str:
     """Pydantic's message in our words."""
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
-    shown = f"'{value[:40]}'" if isinstance(value, str) else str(value)[:40]
+    shown = _noun(value) if isinstance(value, dict | list) else _written(value)
     match kind:
         case "literal_error" | "enum":
             expected = str(context["expected"]).replace(" or ", ", ")
-            other = f"a {_noun(value)}" if isinstance(value, dict | list) else shown
-            return f"{other} is not {expected}" if "," not in expected else f"{other} is none of {expected}"
+            return f"{shown} is not {expected}" if "," not in expected else f"{shown} is none of {expected}"
         case "string_type":
-            return f"text is needed, this is a {_noun(value)}"
+            return f"text is needed, this is {_noun(value)}"
         case "int_type" | "int_from_float":
-            return f"a whole number is needed, this is {shown if not isinstance(value, dict | list) else _noun(value)}"
+            return f"a whole number is needed, this is {shown}"
         case "float_type" | "float_parsing":
-            return f"a number is needed, this is {shown if not isinstance(value, dict | list) else _noun(value)}"
+            return f"a number is needed, this is {shown}"
         case "bool_type":
-            return f"true or false is needed, this is {shown if not isinstance(value, dict | list) else _noun(value)}"
+            return f"true or false is needed, this is {shown}"
         case "tuple_type" | "list_type":
-            return f"a list is needed, this is a {_noun(value)}"
+            return f"a list is needed, this is {_noun(value)}"
         case "dict_type" | "model_type" | "model_attributes_type":
-            return f"a mapping of fields is needed, this is a {_noun(value)}"
+            return f"a mapping of fields is needed, this is {_noun(value)}"
         case "string_too_long":
             return f"{len(str(value))} characters; {context['max_length']} at most"
         case "string_too_short":
@@ -216,8 +228,14 @@ def _say(details: ErrorDetails) -> str:
 
 
 def _noun(value: object) -> str:
-    names = {bool: "truth value", int: "number", float: "number", str: "text", list: "list", dict: "mapping"}
+    names = {bool: "a truth value", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
     return names.get(type(value), "null")
+
+
+def _written(value: object) -> str:
+    if isinstance(value, str):
+        return f"'{value[:40]}'"
+    return "null" if value is None else str(value).lower()[:40]
 
 
 def _show(path: Loc) -> str:

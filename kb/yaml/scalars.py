@@ -19,8 +19,8 @@ _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ].*)?", re.DOTALL
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 # The union of what YAML 1.1 and 1.2 readers take for a number.
 _NUMBER_TO_SOMEBODY = re.compile(
-    r"[-+]?(?:0[xX][0-9a-fA-F_]+|0[oO]?[0-9_]+|0[bB][01_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?"
-    r"|(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE][-+]?[0-9]+)?)"
+    r"[-+]?(?:0[xX][0-9a-fA-F_]+|0[oO]?[0-9_]+|0[bB][01_]+|[0-9_]+(?::[0-5]?[0-9])+(?:\.[0-9_]*)?"
+    r"|(?:[0-9_]+(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE][-+]?[0-9]+)?)"
 )
 _WORDS = {
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON", "y", "Y"), "true"),
