@@ -163,17 +163,17 @@ def test_peak_memory_is_the_weights_and_a_staging_buffer(folder: Path, tmp_path:
     tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in sources}
     save_file(tensors, big / "model.safetensors")
     code = f"""
-import resource, torch
+import torch
 from pathlib import Path
+from runtime.engine.speed import peak_host_bytes
 from runtime.models.spec import read_spec
 from runtime.models.weights import load_weights
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 folder = Path({str(big)!r})
-before = peak()
+before = peak_host_bytes()
 weights = load_weights(folder, read_spec(folder), torch.device("cpu"), torch.bfloat16)
-print(peak() - before, weights.nbytes)
+print(peak_host_bytes() - before, weights.nbytes)
 """
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     grown, weights = map(int, out.split())
     assert weights > 48 * 2**20
-    assert grown < weights + 40 * 2**20
+    assert weights / 2 < grown < weights + 40 * 2**20
