@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
@@ -45,25 +46,31 @@ def affordable_blocks(spec: DecoderSpec, block_size: int, itemsize: int, free_by
 def spare_bytes(device: torch.device, share: float) -> int:
     """Bytes of ``device`` the pool may take now that the weights are loaded.
 
-    CUDA: ``share`` of the device's memory less what is already in use. CPU: a quarter of what the system (or its
-    control group) can still give.
+    CUDA: ``share`` of the device's memory less what is already in use. CPU: a quarter of what is free.
     """
+    free = free_bytes(device)
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        return max(0, int(free - (1 - share) * total))
-    return int(_available_host_bytes() * _CPU_SHARE)
+        return max(0, int(free - (1 - share) * torch.cuda.mem_get_info(device)[1]))
+    return int(free * _CPU_SHARE)
 
 
-def _available_host_bytes() -> int:
-    available = [_meminfo_available()]
+def free_bytes(device: torch.device) -> int:
+    """Bytes that ``device`` can still give; for a CPU, what its system and its control group can."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return max(0, min(_meminfo_available(), _control_group_available()))
+
+
+def _control_group_available() -> int:
+    """Bytes the control group's limit leaves, cached files counted as free: the system drops them when asked."""
+    group = Path("/sys/fs/cgroup")
     try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
-        if limit != "max":
-            available.append(int(limit) - int(used))
-    except (OSError, ValueError):
-        pass
-    return max(0, min(available))
+        limit = (group / "memory.max").read_text(encoding="ascii").strip()
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+        return sys.maxsize if limit == "max" else int(limit) - used + int(stat["file"]) - int(stat["shmem"])
+    except (OSError, ValueError, KeyError):
+        return sys.maxsize
 
 
 def _meminfo_available() -> int:

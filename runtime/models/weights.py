@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from runtime.kv.pool import free_bytes
 from runtime.models.safetensors_file import STAGING_BYTES, StoredTensor, read_into, stored_tensors
 from runtime.models.spec import DecoderSpec, ModelError
 
@@ -83,10 +84,16 @@ def load_weights(model_dir: Path, spec: DecoderSpec, device: torch.device, dtype
     """Load the checkpoint in ``model_dir`` onto ``device`` as ``dtype``.
 
     Peak memory is the weights and a staging buffer of 16 MiB. Raises ModelError naming every missing, unexpected or
-    misshaped tensor before anything is allocated.
+    misshaped tensor, or the memory that is short, before anything is allocated.
     """
     stored = stored_tensors(model_dir)
     check_names_and_shapes(spec, stored, model_dir)
+    needed, free = weight_bytes(spec, dtype.itemsize), free_bytes(device)
+    if needed > free:
+        raise ModelError(
+            f"{model_dir}: the weights take {needed / 2**30:.1f} GiB as {str(dtype).removeprefix('torch.')} and "
+            f"{device} has {free / 2**30:.1f} GiB free; use a narrower dtype or another device"
+        )
     pinned = device.type == "cuda"
     staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=pinned)
 

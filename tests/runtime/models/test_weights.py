@@ -109,6 +109,15 @@ def test_nothing_is_allocated_before_the_names_are_checked(folder: Path, monkeyp
         load(folder)
 
 
+def test_weights_that_do_not_fit_are_refused_before_anything_is_allocated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.models.weights.free_bytes", lambda device: 1000)
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: pytest.fail("allocated"))
+    with pytest.raises(ModelError, match=r"GiB as float32 and cpu has 0\.0 GiB free; use a narrower"):
+        load(folder)
+
+
 def test_a_file_cut_short_is_an_error(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
