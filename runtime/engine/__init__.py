@@ -6,10 +6,10 @@
         [result] = engine.generate(["The assert statement"], SamplingParams(max_tokens=64))
         print(result.text)
 
-To read it top to bottom: ``request`` (what is asked for), ``plan`` (what one step does), ``scheduler`` (who is in it),
-``staging`` (how the device is told), ``runtime.models.decoder`` (the model as a list of calls), ``program`` (those calls
-bound), ``library_ops`` (what runs them by default), ``executor`` (the step), ``sampling``, ``text``, and ``engine``,
-the loop around it all.
+To read it top to bottom: ``request`` (what is asked for), ``plan`` (what one step does), ``scheduler`` (who is in
+it), ``staging`` (how the device is told), ``runtime.models.decoder`` (the model as a list of calls), ``program`` (those
+calls bound), ``library_ops`` (what runs them by default), ``executor`` (the step), ``sampling``, ``text``, and
+``engine``, the loop around it all.
 """
 
 from runtime.engine.config import ConfigError, EngineConfig
