@@ -1,8 +1,9 @@
 """The library path: every operation of a step in plain torch, for any number of rows.
 
 This is what runs where no kernel was chosen, and what every chosen kernel must beat. Each function takes a call and
-returns it as a function without arguments, with the contract's semantics and rounding points. Projections go through
-``linear``, which on CPUs is several times faster than ``mm(out=)`` for a few rows of bfloat16.
+returns it as a function without arguments, with the contract's semantics and rounding points. Unlike the baselines a
+kernel is judged against, nothing here keeps scratch memory between calls: the same functions run prompts of any
+length.
 """
 
 from __future__ import annotations
