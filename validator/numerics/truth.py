@@ -1,0 +1,172 @@
+"""Everything the judge knows about one input before it looks at a candidate: truth, baseline, and how sure they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from kb.contract import Contract, Role
+from kb.dtype import DType
+from runtime.baselines import Baseline, UnsupportedShapeError
+from validator.inputs import CallInputs, allocate_outputs
+from validator.numerics.errors import EPS, Error, error_of, row_scale
+from validator.references import Expected, reference, rounding_as
+
+# Errors of float32 arithmetic stay within this many times eps(float32) * sqrt(K), root mean square, when K terms are
+# added one after the other (0.15 is what one such chain has); see the module's tests.
+SERIAL_SUM = 0.3
+# A softmax adds numbers of one sign, often nearly equal ones: their rounding errors agree and grow with the count.
+SAME_SIGN_SUM = 0.06
+_LONGEST_SAME_SIGN = 4096
+# How many of those a value may be away from a rounding boundary and still be expected on either side of it.
+_BOUNDARY = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """One input with its truth.
+
+    ``baseline``: the library path's outputs (whole tensors) and ``baseline_error`` their error, empty without one.
+    ``slack``: by output, float64 like its values: how far an element moves when an intermediate value falls on the
+    other side of a rounding boundary. ``without``: by binding point, the outputs of a kernel that leaves it out.
+    ``arithmetic``: by output, the error float32 arithmetic may make, typical and worst.
+    """
+
+    inputs: CallInputs
+    expected: Mapping[str, Expected]
+    baseline: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    baseline_name: str = ""
+    baseline_error: Mapping[str, Error] = field(default_factory=dict)
+    slack: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    without: Sequence[Mapping[str, torch.Tensor]] = ()
+    arithmetic: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def scale(self, name: str) -> torch.Tensor:
+        """Size of the rows of output ``name``."""
+        expected = self.expected[name]
+        before = self.inputs.tensors.get(name)
+        sums = before is not None and expected.rows is None
+        return row_scale(expected.values, expected.written(before) if sums and before is not None else None)
+
+
+def truth_of(
+    contract: Contract,
+    dims: Mapping[str, int],
+    storage: DType,
+    inputs: CallInputs,
+    baselines: Sequence[Baseline] = (),
+) -> Truth:
+    """Truth about ``inputs``, computed on the device they are on. The inputs are only read."""
+    with rounding_as(lambda values, dtype, _: values.to(dtype).double()) as reached:
+        expected = reference(contract, dims, inputs)
+    points = reached[0]
+    length = reduction_length(contract, dims)
+    slack: dict[str, torch.Tensor] = {}
+    without: list[dict[str, torch.Tensor]] = []
+    narrow = storage is not DType.FLOAT32
+    if points and narrow:
+        slack = _slack(contract, dims, inputs, expected, length)
+        without = [_without(contract, dims, inputs, point) for point in range(points)]
+    plain = Truth(inputs, expected)
+    name, outputs = _run_baseline(contract, dims, storage, inputs, baselines)
+    errors = {
+        out: error_of(expected[out].written(outputs[out]), e.values, plain.scale(out), slack.get(out))
+        for out, e in expected.items()
+        if outputs and e.values.is_floating_point()
+    }
+    return Truth(
+        inputs=inputs,
+        expected=expected,
+        baseline=outputs,
+        baseline_name=name,
+        baseline_error=errors,
+        slack=slack,
+        without=without,
+        arithmetic=_arithmetic(contract, dims, inputs, plain, narrow, length),
+    )
+
+
+def reduction_length(contract: Contract, dims: Mapping[str, int]) -> int:
+    """Terms of the longest sum a contract has: the widest row that is read, or the longest context."""
+    rows = [contract.shape_of(t, dims)[-1] for t in contract.tensors if t.role is Role.IN and t.dtype is DType.T]
+    return max([*rows, dims.get("context_len", 1), dims.get("seq_len", 1)])
+
+
+def _slack(
+    contract: Contract, dims: Mapping[str, int], inputs: CallInputs, expected: Mapping[str, Expected], length: int
+) -> dict[str, torch.Tensor]:
+    """Outputs with every intermediate nudged up, then down, before it is rounded: what moved is on a boundary."""
+    nudge = _BOUNDARY * SERIAL_SUM * EPS[DType.FLOAT32] * math.sqrt(length)
+    found: dict[str, torch.Tensor] = {}
+    for sign in (1.0, -1.0):
+
+        def rounding(values: torch.Tensor, dtype: torch.dtype, _: int, sign: float = sign) -> torch.Tensor:
+            size = values.square().mean(-1, keepdim=True).sqrt()
+            return (values + sign * nudge * torch.maximum(values.abs(), size)).to(dtype).double()
+
+        with rounding_as(rounding):
+            moved = reference(contract, dims, inputs)
+        for name, e in expected.items():
+            if e.values.is_floating_point():
+                distance = (moved[name].values - e.values).abs().nan_to_num(0, 0, 0)
+                found[name] = torch.maximum(found[name], distance) if name in found else distance
+    # A nudge moves every output a little; only jumps of a rounding count, and then with both neighbours' width.
+    return {name: 2.0 * distance for name, distance in found.items()}
+
+
+def _without(contract: Contract, dims: Mapping[str, int], inputs: CallInputs, point: int) -> dict[str, torch.Tensor]:
+    with rounding_as(lambda values, dtype, number: values if number == point else values.to(dtype).double()):
+        return {name: e.values for name, e in reference(contract, dims, inputs).items()}
+
+
+def _run_baseline(
+    contract: Contract, dims: Mapping[str, int], storage: DType, inputs: CallInputs, baselines: Sequence[Baseline]
+) -> tuple[str, dict[str, torch.Tensor]]:
+    """Name and outputs of the first baseline that can do this shape; empty when none can."""
+    device = next(t.device for t in inputs.tensors.values() if t is not None)
+    for baseline in baselines:
+        work = inputs.clone().with_tensors(allocate_outputs(contract, dims, storage, device))
+        try:
+            call = baseline.prepare(contract, dims, storage, work.tensors, work.scalars)
+        except UnsupportedShapeError:
+            continue
+        call()
+        written = (t.name for t in contract.tensors if t.role is not Role.IN)
+        return baseline.name, {n: t for n in written if (t := work.tensors[n]) is not None}
+    return "", {}
+
+
+def _arithmetic(
+    contract: Contract, dims: Mapping[str, int], inputs: CallInputs, plain: Truth, narrow: bool, length: int
+) -> dict[str, tuple[float, float]]:
+    """What float32 arithmetic may add. For narrow storage a bound by length is enough: it is far below one rounding.
+
+    For float32 storage it is all there is, and how much an input's last bits matter depends on the input (scores that
+    are hundreds apart): so the reference runs on inputs perturbed by as much as a serial sum loses.
+    """
+    tokens = min(max(dims.get("context_len", 0), dims.get("seq_len", 0)), _LONGEST_SAME_SIGN)
+    size = EPS[DType.FLOAT32] * (SERIAL_SUM * math.sqrt(length) + SAME_SIGN_SUM * tokens)
+    if not contract.dtypes.rounding:  # nothing is computed, values are only moved
+        return dict.fromkeys(plain.expected, (0.0, 0.0))
+    if narrow:
+        return dict.fromkeys(plain.expected, (size, 5 * size))
+    gen = torch.Generator().manual_seed(0x5EED)
+    tensors = dict(inputs.tensors)
+    for tensor in contract.tensors:
+        values = tensors.get(tensor.name)
+        if values is not None and values.is_floating_point() and tensor.dtype is DType.T:
+            noise = torch.randn(values.shape[-1], generator=gen, dtype=torch.float64).to(values.device)
+            tensors[tensor.name] = values.double() * (1 + size * noise)
+    with rounding_as(lambda values, _dtype, _number: values.to(torch.float32).double()):
+        moved = reference(contract, dims, CallInputs(tensors, inputs.scalars))
+    found = {}
+    for name, e in plain.expected.items():
+        if e.values.is_floating_point():
+            error = error_of(moved[name].values, e.values, plain.scale(name))
+            found[name] = (size + error.typical, 5 * size + 3 * error.worst)
+        else:
+            found[name] = (size, 5 * size)
+    return found

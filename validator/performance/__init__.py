@@ -1,0 +1,1 @@
+"""Timing a candidate against the library paths, with every timed output checked."""
