@@ -22,8 +22,8 @@ class EngineConfig:
     ``max_model_len``: prompt and output of a request, at most. ``kv_blocks``: blocks of the KV cache, the dummy
     block included. ``memory_share``: part of a GPU's memory the engine may fill. ``swap_bytes``: host memory for
     preempted sequences. ``watermark``: share of the cache that admission leaves free. ``buckets``: batch sizes decode
-    steps are padded to. ``lookahead``: steps in flight while the next is planned, 0 or 1. ``seed``: seeds the requests
-    that bring none.
+    steps are padded to. ``lookahead``: steps in flight while the next is planned, 0 or 1. ``graphs``: on a GPU, replay
+    decode steps as CUDA graphs. ``seed``: seeds the requests that bring none.
     """
 
     max_batch: int = 64
@@ -38,6 +38,7 @@ class EngineConfig:
     preemption: Literal["recompute", "swap"] = "recompute"
     buckets: tuple[int, ...] | None = None
     lookahead: int | None = None
+    graphs: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from types import TracebackType
 
 import torch
 
-from runtime.engine.config import EngineConfig, plan_memory
+from runtime.engine.config import ConfigError, EngineConfig, plan_memory
 from runtime.engine.executor import Executor, InFlight
 from runtime.engine.library_ops import Library
 from runtime.engine.request import (
@@ -82,7 +82,7 @@ class Engine:
         sizes = Sizes(memory.max_step_tokens, memory.max_batch, memory.blocks_per_sequence)
         self.selection = selection or Selection(Library())
         swap = SwapSpace(pool, memory.swap_blocks)
-        self.executor = Executor(self.decoder, self.selection, swap, sizes, memory.buckets)
+        self.executor = Executor(self.decoder, self.selection, swap, sizes, memory.buckets, graphs=self.config.graphs)
         limits = Limits(
             max_batch=memory.max_batch,
             max_step_tokens=memory.max_step_tokens,
@@ -307,17 +307,26 @@ class Engine:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device ``name`` stands for; ``auto`` is a GPU where there is one."""
+    """The device ``name`` stands for; ``auto`` is a GPU where there is one. Raises ConfigError when it is not there."""
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+        return torch.device("cuda" if found else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device '{name}' is not supported; auto, cpu, cuda and cuda:N are")
+    if device.type == "cuda" and (device.index or 0) >= found:
+        raise ConfigError(f"device '{name}' is not there; torch sees {found} GPUs")
+    return device
 
 
 def resolve_dtype(name: str, spec: DecoderSpec) -> torch.dtype:
-    """The torch dtype ``name`` stands for; ``auto`` is the checkpoint's. Raises RequestError for another name."""
+    """The torch dtype ``name`` stands for; ``auto`` is the checkpoint's. Raises ConfigError for another name."""
     chosen = spec.dtype.value if name == "auto" else name
     if chosen not in ("bfloat16", "float16", "float32"):
-        raise RequestError(f"dtype '{name}' is not supported; auto, bfloat16, float16 and float32 are")
+        raise ConfigError(f"dtype '{name}' is not supported; auto, bfloat16, float16 and float32 are")
     dtype = getattr(torch, chosen)
     assert isinstance(dtype, torch.dtype)
     return dtype

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from runtime.engine.graphs import RecordedProgram, Recorder
 from runtime.engine.library_ops import Library
 from runtime.engine.plan import Chunk, StepPlan
 from runtime.engine.program import Program, build_program
@@ -30,12 +31,15 @@ class InFlight:
 
     plan: StepPlan
     sampled: Sampled | None
+    arrived: torch.cuda.Event | None = None
 
     def wait(self) -> tuple[list[int], list[TokenLogprobs | None]]:
         """Tokens of ``plan.emitting`` in order, and the log-probabilities of those that asked for them."""
         chunks = self.plan.emitting
         if self.sampled is None:
             return [], []
+        if self.arrived is not None:
+            self.arrived.synchronize()
         ids = self.sampled.ids.tolist()
         if self.sampled.logprob is None:
             return ids, [None] * len(ids)
@@ -54,11 +58,19 @@ class InFlight:
 class Executor:
     """Owns the buffers, the programs and the per-slot tables of one device.
 
-    ``buckets``: batch sizes decode steps are padded to; larger ones run at their own size.
+    ``buckets``: batch sizes decode steps are padded to; larger ones run at their own size, without a graph.
+    ``graphs``: on a GPU, record decode steps as CUDA graphs.
     """
 
     def __init__(
-        self, decoder: Decoder, selection: Selection, swap: SwapSpace, sizes: Sizes, buckets: Sequence[int]
+        self,
+        decoder: Decoder,
+        selection: Selection,
+        swap: SwapSpace,
+        sizes: Sizes,
+        buckets: Sequence[int],
+        *,
+        graphs: bool = True,
     ) -> None:
         device = decoder.weights.embed.device
         self.decoder = decoder
@@ -71,7 +83,8 @@ class Executor:
         # Two, because a copy to a GPU may still be reading one while the next step is written.
         self._staging = [Staging(sizes, metadata, decoder.pool.block_size) for _ in range(2)]
         self._steps = 0
-        self._programs: dict[tuple[int, bool], Program] = {}
+        self._programs: dict[tuple[int, bool], Program | RecordedProgram] = {}
+        self._recorder = Recorder(metadata, sizes.sequences) if device.type == "cuda" and graphs else None
         self._library = Library()
         self._logits: torch.Tensor | None = None
         self._penalties: PenaltyTable | None = None
@@ -87,16 +100,34 @@ class Executor:
         staging = self._staging[self._steps % len(self._staging)]
         self._steps += 1
         if plan.prefill:
-            return InFlight(plan, self._run_mixed(plan, staging))
-        return InFlight(plan, self._run_decode(plan, staging))
+            return _in_flight(plan, self._run_mixed(plan, staging))
+        return _in_flight(plan, self._run_decode(plan, staging))
 
-    def program(self, bucket: int, greedy: bool) -> Program:
-        """The decode program of ``bucket``, bound on first use."""
+    def program(self, bucket: int, greedy: bool) -> Program | RecordedProgram:
+        """The decode program of ``bucket``, bound, and on a GPU recorded, on first use."""
         key = (bucket, greedy)
         if key not in self._programs:
-            logits = None if greedy else self._logits_buffer()
-            self._programs[key] = build_program(self.decoder, self.selection, self.buffers, bucket, logits)
+            program = self.build(bucket, greedy)
+            recorded = self._recorder is not None and bucket in self.buckets
+            self._programs[key] = self.record(program) if recorded else program
         return self._programs[key]
+
+    def build(self, bucket: int, greedy: bool, selection: Selection | None = None) -> Program:
+        """A program of its own, not kept: what kernel selection times."""
+        logits = None if greedy else self._logits_buffer()
+        return build_program(self.decoder, selection or self.selection, self.buffers, bucket, logits)
+
+    def record(self, program: Program) -> RecordedProgram:
+        """``program`` as a graph in the engine's pool. Raises RuntimeError without a GPU."""
+        if self._recorder is None:
+            raise RuntimeError("graphs are recorded on a GPU, with graphs=True")
+        return self._recorder.record(program)
+
+    def warm_up(self) -> None:
+        """Bind and record the greedy programs of all buckets, the largest first, so that the pool fits them all and
+        a lack of memory shows before the first request."""
+        for bucket in reversed(self.buckets):
+            self.program(bucket, greedy=True)
 
     def forget_programs(self) -> None:
         """Bind anew from now on: the selection has changed."""
@@ -177,3 +208,19 @@ class Executor:
             shape = (self.sizes.sequences, self.decoder.spec.vocab_size)
             self._logits = torch.empty(shape, dtype=torch.float32, device=self.buffers.out_ids.device)
         return self._logits
+
+
+def _in_flight(plan: StepPlan, sampled: Sampled | None) -> InFlight:
+    """Start the copy of the results to the host, so that waiting for them does not wait for the step after."""
+    if sampled is None or sampled.ids.device.type != "cuda":
+        return InFlight(plan, sampled)
+    tensors = (sampled.ids, sampled.logprob, sampled.top_ids, sampled.top_logprobs)
+    host = [None if t is None else torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+    for there, here in zip(tensors, host, strict=True):
+        if there is not None and here is not None:
+            here.copy_(there, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    ids = host[0]
+    assert ids is not None  # every step that samples has tokens
+    return InFlight(plan, Sampled(ids, host[1], host[2], host[3]), arrived)

@@ -1,0 +1,144 @@
+"""Choosing implementations by measurement, inside the step they will run in.
+
+For each batch bucket, site by site, every candidate replaces what runs there now and the whole step is timed against
+it, interleaved; on a GPU both are CUDA graphs. A candidate qualifies when the step takes at most MU times as long, and
+the fastest qualified one stays. Measured alone, kernels promise about twice what a step gives: the neighbours' cache
+contents, launch overlap and tails count here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from kb.dtype import Target
+from runtime.engine.agreement import disagreement
+from runtime.engine.executor import Executor
+from runtime.engine.rehearsal import rehearsal
+from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site
+from runtime.stopwatch import stopwatch_for
+from runtime.timing import Arm, Effort, time_interleaved
+
+MU = 1.04
+EFFORT = Effort(relative_error=0.002, min_rounds=7, max_rounds=60, seconds=1.5)
+
+Candidates = Callable[[Site], Sequence[Implementation]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One implementation tried at one site. Times are of the whole step, in microseconds, from one run.
+
+    ``failure`` says why it could not run or was wrong; the times are then None.
+    """
+
+    name: str
+    digest: str | None
+    step_us: float | None = None
+    rival_us: float | None = None
+    failure: str | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster the step is than with what ran there before."""
+        return self.rival_us / self.step_us if self.step_us and self.rival_us else None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteChoice:
+    """What runs at a site and what it was tried against."""
+
+    site: Site
+    chosen: str
+    digest: str | None
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketChoice:
+    """All sites of one bucket. ``library_us`` and ``step_us``: the step before and after, interleaved in one run."""
+
+    bucket: int
+    context: int
+    library_us: float
+    step_us: float
+    sites: tuple[SiteChoice, ...] = field(default=())
+
+
+def choose_bucket(
+    executor: Executor, candidates: Candidates, bucket: int, *, context: int, effort: Effort = EFFORT
+) -> BucketChoice:
+    """Decide all sites of ``bucket`` and put the choices into the executor's selection.
+
+    ``context``: tokens every sequence has while steps are timed. No request may be running.
+    """
+    selection = executor.selection
+    program = executor.build(bucket, greedy=True, selection=Selection(selection.library))
+    sites = list(dict.fromkeys(c.site for c in program.calls if c.site.operation in CONTRACT_OPERATIONS))
+    chosen: dict[Site, Implementation] = {}
+    found = []
+    with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context):
+        for site in sites:
+            choice, best = _choose_site(executor, candidates(site), site, chosen, bucket, effort)
+            found.append(choice)
+            if best is not None:
+                chosen[site] = best
+                selection.choose(site, best)
+        before = executor.build(bucket, greedy=True, selection=Selection(selection.library))
+        after = executor.build(bucket, greedy=True, selection=Selection(selection.library, dict(chosen)))
+        arms = {"library": Arm((before.run,)), "chosen": Arm((after.run,))}
+        timings = time_interleaved(arms, stopwatch_for(_target(executor)), effort)
+    executor.forget_programs()
+    return BucketChoice(bucket, context, timings["library"].median_us, timings["chosen"].median_us, tuple(found))
+
+
+def _choose_site(
+    executor: Executor,
+    candidates: Sequence[Implementation],
+    site: Site,
+    chosen: dict[Site, Implementation],
+    bucket: int,
+    effort: Effort,
+) -> tuple[SiteChoice, Implementation | None]:
+    library = executor.selection.library
+    trials: list[Trial] = []
+    running: dict[str, Implementation] = {}
+    arms = {library.name: Arm((executor.build(bucket, True, Selection(library, dict(chosen))).run,))}
+    for candidate in candidates:
+        trial = Trial(candidate.name, candidate.digest)
+        try:
+            tried = Selection(library, {**chosen, site: candidate}, allow_fallback=False)
+            program = executor.build(bucket, greedy=True, selection=tried)
+            wrong = disagreement(next(c for c in program.calls if c.site == site), candidate, library)
+            if wrong is not None:
+                trials.append(replace(trial, failure=wrong))
+                continue
+            program.run()
+            _synchronize(executor)
+        except Exception as error:  # whatever a candidate raises, the others must be tried
+            trials.append(replace(trial, failure=" ".join(str(error).split())[:300] or type(error).__name__))
+            continue
+        running[candidate.name] = candidate
+        arms[candidate.name] = Arm((program.run,))
+        trials.append(trial)
+    if not running:
+        return SiteChoice(site, library.name, library.digest, tuple(trials)), None
+    timings = time_interleaved(arms, stopwatch_for(_target(executor)), effort)
+    base = timings[library.name].median_us
+    timed = [t if t.failure else replace(t, step_us=timings[t.name].median_us, rival_us=base) for t in trials]
+    qualified = [n for n in running if timings[n].median_us <= MU * base]
+    best = min([library.name, *qualified], key=lambda n: timings[n].median_us)
+    winner = running.get(best)
+    trials_and_library = (Trial(library.name, library.digest, base, base), *timed)
+    return SiteChoice(site, best, winner.digest if winner else None, trials_and_library), winner
+
+
+def _target(executor: Executor) -> Target:
+    return Target.CUDA if executor.buffers.out_ids.device.type == "cuda" else Target.CPU
+
+
+def _synchronize(executor: Executor) -> None:
+    if _target(executor) is Target.CUDA:
+        torch.cuda.synchronize()

@@ -1,0 +1,169 @@
+"""Selection from the outside: who the candidates are, and remembering what was measured.
+
+A record is kept under the digest of everything that decides it: the sites, every candidate's identity, the device, its
+driver and the libraries' versions. When any of them changes the record is not found, and the choice is measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kb.contract import Contract
+from kb.dtype import Target
+from kb.library import load_library
+from kb.store import KernelStore
+from kb.store.durable import replace_file
+from runtime.baselines import available_baselines
+from runtime.compile_cache import default_root
+from runtime.device import device_for
+from runtime.engine.choosing import BucketChoice, SiteChoice, Trial, choose_bucket
+from runtime.engine.executor import Executor
+from runtime.engine.implementations import BaselineImplementation, KernelImplementation
+from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site
+
+FORMAT = 1
+DEFAULT_CONTEXT = 1024
+
+# The engine's own library path is torch; a baseline that only wraps it again is no rival.
+_SAME_AS_LIBRARY = frozenset({"torch_eager", "torch_sdpa", "torch_compiled"})
+
+
+class CandidateList:
+    """Implementations for a site besides the library: the contract's other baselines, then admitted kernels."""
+
+    def __init__(self, contracts: Mapping[str, Contract], store: KernelStore | None, target: Target) -> None:
+        self._contracts = contracts
+        self._target = target
+        self._kernels: dict[str, list[Implementation]] = {}
+        for operation in sorted(CONTRACT_OPERATIONS & set(contracts)):
+            entries = store.admitted(operation, target) if store is not None else []
+            self._kernels[operation] = [KernelImplementation(e.candidate, contracts[operation]) for e in entries]
+
+    def __call__(self, site: Site) -> Sequence[Implementation]:
+        contract = self._contracts.get(site.operation)
+        if contract is None:
+            return []
+        baselines: list[Implementation] = [
+            BaselineImplementation(b, contract)
+            for b in available_baselines(contract, self._target)
+            if b.name not in _SAME_AS_LIBRARY
+        ]
+        return [*baselines, *self._kernels[site.operation]]
+
+
+def target_of(executor: Executor) -> Target:
+    """Where the executor runs."""
+    return Target.CUDA if executor.buffers.out_ids.is_cuda else Target.CPU
+
+
+def select(
+    executor: Executor,
+    library: Path,
+    *,
+    store: KernelStore | None,
+    buckets: Sequence[int] | None = None,
+    context: int = DEFAULT_CONTEXT,
+    cache: Path | None = None,
+    on_bucket: Callable[[BucketChoice, bool], None] = lambda _choice, _known: None,
+) -> list[BucketChoice]:
+    """Choose for every bucket, from the record where there is one; ``on_bucket`` is told the choice and whether it was
+    known. ``library``: root of contracts. ``cache``: folder of records; default: the user's cache folder. No request
+    may be running. Raises RuntimeFailure when the device cannot be used.
+    """
+    candidates = CandidateList(load_library(library).contracts, store, target_of(executor))
+    folder = cache or default_root() / "selection"
+    choices = []
+    for bucket in buckets or executor.buckets:
+        path = folder / f"{_key(executor, candidates, bucket, context)}.json"
+        known = _read(path, executor, candidates, bucket)
+        choice = known or choose_bucket(executor, candidates, bucket, context=context)
+        if known is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(path, json.dumps(_plain(choice), indent=1).encode())
+        choices.append(choice)
+        on_bucket(choice, known is not None)
+    executor.forget_programs()
+    return choices
+
+
+def _sites(executor: Executor, bucket: int) -> list[Site]:
+    program = executor.build(bucket, greedy=True, selection=Selection(executor.selection.library))
+    return list(dict.fromkeys(c.site for c in program.calls if c.site.operation in CONTRACT_OPERATIONS))
+
+
+def _key(executor: Executor, candidates: CandidateList, bucket: int, context: int) -> str:
+    device = device_for(target_of(executor))
+    parts: list[Any] = [FORMAT, bucket, context, device.name, device.arch, device.driver, dict(device.versions)]
+    parts += [torch.__version__, executor.decoder.spec.num_layers]
+    for site in _sites(executor, bucket):
+        names = [(c.name, c.digest) for c in candidates(site)]
+        parts.append([str(site), site.storage.value, names])
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _read(path: Path, executor: Executor, candidates: CandidateList, bucket: int) -> BucketChoice | None:
+    """A kept choice, put into the selection; None when there is none or it cannot be read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        sites = {str(site): site for site in _sites(executor, bucket)}
+        found = []
+        for entry in data["sites"]:
+            site = sites[entry["site"]]
+            found.append(SiteChoice(site, entry["chosen"], entry["digest"], tuple(Trial(**t) for t in entry["trials"])))
+            by_name = {c.name: c for c in candidates(site)}
+            if entry["chosen"] in by_name:
+                executor.selection.choose(site, by_name[entry["chosen"]])
+        return BucketChoice(bucket, data["context"], data["library_us"], data["step_us"], tuple(found))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _plain(choice: BucketChoice) -> dict[str, Any]:
+    sites = [
+        {"site": str(s.site), "chosen": s.chosen, "digest": s.digest, "trials": [asdict(t) for t in s.trials]}
+        for s in choice.sites
+    ]
+    return {
+        "bucket": choice.bucket,
+        "context": choice.context,
+        "library_us": choice.library_us,
+        "step_us": choice.step_us,
+        "sites": sites,
+    }
+
+
+def as_table(choices: Sequence[BucketChoice]) -> list[dict[str, Any]]:
+    """One row a trial, for printing: what runs at each site, what it was tried against, and why the rest lost."""
+    rows = []
+    for choice in choices:
+        for site in choice.sites:
+            for trial in site.trials or (Trial(site.chosen, site.digest),):
+                rows.append(
+                    {
+                        "bucket": choice.bucket,
+                        "operation": site.site.operation,
+                        "candidate": trial.name,
+                        "step_us": trial.step_us,
+                        "gain": trial.gain,
+                        "chosen": trial.name == site.chosen,
+                        "why": _why(trial, site),
+                        "digest": trial.digest,
+                        "dims": dict(site.site.dims),
+                    }
+                )
+    return rows
+
+
+def _why(trial: Trial, site: SiteChoice) -> str:
+    if trial.failure:
+        return trial.failure
+    if trial.name == site.chosen:
+        return "fastest step" if len(site.trials) > 1 else "nothing else was tried"
+    return "slower step"
