@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from kb.cli.failure import Failure
 
 FOLDERS = ("principles", "contracts")
+MAX_BYTES = 256 * 1024  # of one entry
 
 
 class EntryKind(StrEnum):
@@ -68,3 +70,12 @@ def entry_paths(root: Path) -> Iterator[str]:
 def is_note(name: str) -> bool:
     """True for a file beside entries that is nobody's mistake: notes, and what tools hide behind a dot."""
     return name.startswith(".") or name.lower().endswith((".md", ".txt")) or name.endswith("~")
+
+
+def read_regular_file(path: Path, limit: int) -> bytes:
+    """The first ``limit`` bytes. Raises OSError, also for what is no regular file; never blocks on a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a regular file")
+        return stream.read(limit)

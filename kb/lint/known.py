@@ -125,7 +125,7 @@ DIMENSIONS: dict[int, str] = {
 }
 # Behind one of these a number is an amount of something, not a model's size.
 _UNIT = (
-    r"(?:[KMGT]i?B(?:/s)?|bytes?|bits?|[µnm]?s\b|us\b|ms\b|seconds?|microseconds?|nanoseconds?|cycles?|instructions?|registers?"
+    r"(?:[KMGT]?i?B(?:/s)?\b|bytes?|bits?|[µnm]?s\b|us\b|ms\b|seconds?|microseconds?|nanoseconds?|cycles?|instructions?|registers?"
     r"|threads?|warps?|lanes?|blocks?|tokens?|requests?|sequences?|runs?|pages?|times|launches|samples|steps?|MHz|GHz|W\b|%|GB|FLOPS?)"
 )
 NUMBER = re.compile(r"(?<![\w.,])(?<![#@])([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{3,6})(?![\w])(?!\.[0-9])(?!,[0-9]{3})")

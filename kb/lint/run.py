@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kb.cli.failure import Failure
 from kb.diagnostic import Diagnostic, Severity
 from kb.lint.cache import Cache, content_key, run_key
-from kb.place import FOLDERS, is_note, kind_of
+from kb.place import FOLDERS, MAX_BYTES, is_note, kind_of, read_regular_file
 
 if TYPE_CHECKING:
     from kb.lint.engine import FileReport
@@ -179,11 +179,11 @@ def _is_principle_id(value: object) -> bool:
 
 
 def _read(path: Path) -> tuple[bytes, str]:
-    from kb.yaml.source import read_bytes
-
-    data, problems = read_bytes(path)
-    unreadable = [p.message for p in problems if p.code == "AC001"]
-    return data, unreadable[0] if unreadable else ""
+    """The bytes of a file, and why there are none."""
+    try:
+        return read_regular_file(path, MAX_BYTES + 1), ""
+    except OSError as error:
+        return b"", f"cannot be read: {error.strerror or error}"
 
 
 def _beside(root: Path) -> frozenset[str] | None:

@@ -6,15 +6,14 @@ ends without a word. So the text is looked at first, character by character, and
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_BYTES = 256 * 1024
+from kb.place import MAX_BYTES, read_regular_file
+
 # A file full of offences (a binary renamed to .yaml) says so a few times, not a million times.
 MAX_REPEATS = 5
 
@@ -51,18 +50,9 @@ class Lines:
 def read_bytes(path: Path) -> tuple[bytes, list[Problem]]:
     """The file's bytes, or a problem. Never blocks on a pipe and never reads more than the limit."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        data = read_regular_file(path, MAX_BYTES + 1)
     except OSError as error:
         return b"", [Problem("AC001", None, f"cannot be read: {error.strerror or error}")]
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b"", [Problem("AC001", None, "cannot be read: not a regular file")]
-        with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        return b"", [Problem("AC001", None, f"cannot be read: {error.strerror or error}")]
-    finally:
-        os.close(descriptor)
     return data, check_size(data)
 
 

@@ -55,7 +55,7 @@ class Directive(LoaderRule):
 class SecondDocument(LoaderRule):
     """A file holds more than one document.
 
-    One entry a file: its path is its id.
+    One entry a file: its path is its id. A reader that stops at the first document would never see the second.
     """
 
     code = "AC014"
@@ -172,7 +172,7 @@ class NumberOutOfRange(LoaderRule):
 class ImpossibleDate(LoaderRule):
     """A day that is not in the calendar.
 
-    Dates are written YYYY-MM-DD.
+    Dates are written YYYY-MM-DD. Some readers roll such a day over into the next month, some stop with an error.
     """
 
     code = "AC023"
