@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-for-development
 
-.PHONY: test check lint format types clean demo
+.PHONY: test check lint format types site clean demo
 
 $(STAMP): pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,9 @@ types: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+site: $(STAMP)
+	$(BIN)/agentcompile site build
 
 clean:
 	rm -rf $(VENV) build dist

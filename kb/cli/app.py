@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("runtime.cli.bench", "Measure a model's decoding."),
     "why": ("runtime.cli.why", "Which kernel runs at which site, and why."),
     "doctor": ("validator.cli.doctor", "What this machine has and what is missing."),
+    "site": ("kb.cli.site", "Build the documentation site, or serve it."),
 }
 
 
@@ -47,18 +48,23 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         if name not in COMMANDS:
             return None
-        module, text = COMMANDS[name]
+        text = COMMANDS[name][1]
         if ctx.resilient_parsing or _only_listing():
             return TyperCommand(name, short_help=text, help=text)
-        loaded = importlib.import_module(module)
-        if hasattr(loaded, "app"):
-            command = typer.main.get_command(loaded.app)
-        else:
-            single = typer.Typer(add_completion=False)
-            single.command(name)(loaded.command)
-            command = typer.main.get_command(single)
-        command.name = name
-        return command
+        return load_command(name)
+
+
+def load_command(name: str) -> Any:
+    """The click command of a row of the table, its module imported. Raises ImportError."""
+    loaded = importlib.import_module(COMMANDS[name][0])
+    if hasattr(loaded, "app"):
+        command = typer.main.get_command(loaded.app)
+    else:
+        single = typer.Typer(add_completion=False)
+        single.command(name)(loaded.command)
+        command = typer.main.get_command(single)
+    command.name = name
+    return command
 
 
 def _only_listing() -> bool:

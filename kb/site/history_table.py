@@ -1,0 +1,30 @@
+"""What git says about an entry, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kb.site import text
+from kb.site.history import Change
+
+
+def history_table(changes: Sequence[Change]) -> str:
+    """Changes newest first: date, what happened, its semantic weight, and the commit."""
+    if not changes:
+        return "Git has no commit of this file."
+    rows = []
+    for change in changes:
+        fields = ", ".join(f for f in change.fields if f not in ("modified", "version"))
+        what = ", ".join(c.value for c in change.classes) or change.event
+        rows.append(
+            (
+                change.commit.date.date().isoformat(),
+                "" if change.version is None else f"v{change.version}",
+                text.inline(what),
+                text.inline(fields),
+                text.inline(change.commit.subject),
+                text.inline(change.commit.author),
+                text.code(change.commit.short),
+            )
+        )
+    return text.table(["date", "version", "what", "fields", "why", "who", "commit"], rows)

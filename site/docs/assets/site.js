@@ -1,0 +1,68 @@
+// Filters the list of the browse page, and lets a keyboard reach what scrolls. No framework, nothing is fetched.
+"use strict";
+
+function matches(item, wanted) {
+  for (const [name, value] of Object.entries(wanted)) {
+    if (!value) continue;
+    const held = item.dataset[name] || "";
+    if (name === "text") {
+      if (!value.toLowerCase().split(/\s+/).every((word) => held.includes(word))) return false;
+    } else if (!held.split(" ").includes(value)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+function startFilter(form) {
+  const list = document.querySelector("[data-ac-list]");
+  const count = document.querySelector(".ac-count");
+  if (!list || !count) return;
+  const items = [...list.children];
+
+  function read() {
+    return Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
+  }
+
+  function apply() {
+    const wanted = read();
+    let shown = 0;
+    for (const item of items) {
+      const fits = matches(item, wanted);
+      item.hidden = !fits;
+      shown += fits ? 1 : 0;
+    }
+    count.textContent = shown === items.length ? `${shown} principles` : `${shown} of ${items.length} principles`;
+    const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value)).toString();
+    history.replaceState(null, "", query ? `?${query}` : location.pathname);
+  }
+
+  for (const [name, value] of new URLSearchParams(location.search)) {
+    const field = form.elements.namedItem(name);
+    if (field) field.value = value;
+  }
+  form.hidden = false;
+  form.addEventListener("input", apply);
+  form.addEventListener("reset", () => setTimeout(apply));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  if (location.search) apply();
+}
+
+// A region that scrolls sideways must be reachable without a mouse.
+function reachScrolling() {
+  for (const region of document.querySelectorAll(".md-typeset__scrollwrap, .ac-matrix, .md-typeset pre > code")) {
+    if (region.scrollWidth > region.clientWidth + 1) {
+      region.tabIndex = 0;
+      if (!region.hasAttribute("role") && region.tagName !== "CODE") {
+        region.setAttribute("role", "region");
+        region.setAttribute("aria-label", "Table, scrolls sideways");
+      }
+    }
+  }
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll("form.ac-filter").forEach(startFilter);
+  reachScrolling();
+  addEventListener("resize", reachScrolling);
+});
