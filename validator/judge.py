@@ -5,7 +5,8 @@
 
 Accepted means that static, compile, interface, numerics and performance passed, on a machine that could run the
 candidate, and that the sanitizer passed or its tool is not installed. A gate that was left out by choice or for want of
-a device is recorded as skipped, and then nothing is accepted.
+a device is recorded as skipped, and then nothing is accepted; neither is it after a quick judgement, or one of a single
+shape or of some storage types only. ``failed_gate`` is None for those all the same.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def judge(
         contract=contract.id,
         contract_version=contract.version,
         target=candidate.target,
-        accepted=_accepted(results, runs),
+        accepted=runs and options.whole(contract) and _accepted(results),
         gates=tuple(results),
         errors=tuple(context.errors),
         timings=tuple(context.timings),
@@ -130,10 +131,10 @@ def _run_one(gate: Gate, context: Context) -> GateResult:
     return result.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
 
 
-def _accepted(results: list[GateResult], runs: bool) -> bool:
+def _accepted(results: list[GateResult]) -> bool:
     outcomes = {r.gate: r for r in results}
     needed = (GateName.STATIC, GateName.COMPILE, GateName.INTERFACE, GateName.NUMERICS, GateName.PERFORMANCE)
-    if not runs or any(outcomes[name].outcome is not Outcome.PASSED for name in needed):
+    if any(outcomes[name].outcome is not Outcome.PASSED for name in needed):
         return False
     sanitizer = outcomes[GateName.SANITIZER]
     absent = sanitizer.outcome is Outcome.SKIPPED and sanitizer.reason != "left out by choice"

@@ -44,6 +44,11 @@ class Options:
     timing_seconds: float = 4.0
     compile_jobs: int = 0
 
+    def whole(self, contract: Contract) -> bool:
+        """Whether the trial covers all a contract asks for, so that it may end in acceptance."""
+        covered = self.storages is None or set(self.storages) >= set(contract.dtypes.storage)
+        return not self.quick and self.dims is None and covered
+
     @property
     def jobs(self) -> int:
         """Compilations to run side by side."""
