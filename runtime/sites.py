@@ -8,9 +8,9 @@ which implementation a site gets. Decode steps run over static buffers, so a cal
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -107,6 +107,15 @@ class Implementation(Protocol):
         ...
 
 
+@runtime_checkable
+class Splitting(Protocol):
+    """An implementation that is several calls one after the other, each of which is a site again."""
+
+    def parts(self, call: SiteCall) -> Sequence[SiteCall]:
+        """The calls that run instead of ``call``, in order. Raises when it cannot be taken apart."""
+        ...
+
+
 class FallbackRefusedError(RuntimeError):
     """A chosen implementation failed and falling back was forbidden."""
 
@@ -137,6 +146,11 @@ class Selection:
             raise ValueError(f"{site.operation} has no contract; only the library runs it")
         self.chosen[site] = implementation
         self.fallbacks.pop(site, None)
+
+    def expand(self, call: SiteCall) -> list[SiteCall]:
+        """What runs in place of ``call``: the parts of a chosen splitting, or the call itself."""
+        implementation = self.implementation(call.site)
+        return list(implementation.parts(call)) if isinstance(implementation, Splitting) else [call]
 
     def bind(self, call: SiteCall) -> Bound:
         """``call`` bound to the chosen implementation, or to the library when that fails."""

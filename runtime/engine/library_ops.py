@@ -68,6 +68,22 @@ def _attention_prelude(call: SiteCall) -> Bound:
     return run
 
 
+def _project_heads(call: SiteCall) -> Bound:
+    """The part of a prelude before the rotation: projection and head norms into ``q``, ``k`` and ``v``."""
+    x, w, bias, eps = call.tensor("x"), call.tensor("w_qkv"), call.tensors["b_qkv"], call.scalars["eps"]
+    q_norm, k_norm = call.tensors["q_norm"], call.tensors["k_norm"]
+    outs = [(call.tensor("q"), q_norm), (call.tensor("k"), k_norm), (call.tensor("v"), None)]
+    counts = [out.shape[1] for out, _ in outs]
+    head_dim = outs[0][0].shape[2]
+
+    def run() -> None:
+        heads = torch.split(linear(x, w, bias).view(-1, sum(counts), head_dim), counts, dim=1)
+        for part, (out, norm) in zip(heads, outs, strict=True):
+            out.copy_(part if norm is None else normalised(part, norm, eps))
+
+    return run
+
+
 def _rope(call: SiteCall) -> Bound:
     rotary_dim, interleaved = call.dims["rotary_dim"], bool(call.dims["rope_interleaved"])
     parts = [call.tensor(name)[..., :rotary_dim] for name in ("q", "k")]
@@ -202,6 +218,7 @@ _OPERATIONS: dict[str, Callable[[SiteCall], Bound]] = {
     "kv_append": _kv_append,
     "lm_head_argmax": lm_head_argmax,
     "lm_head_logits": lm_head_logits,
+    "project_heads": _project_heads,
     "linear": _linear,
     "add": _add,
     "embed": _embed,

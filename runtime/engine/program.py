@@ -42,5 +42,6 @@ def build_program(
         calls += [decoder.argmax(cut), decoder.publish(cut)]
     else:
         calls.append(decoder.logits(cut, logits[:bucket]))
+    calls = [part for call in calls for part in selection.expand(call)]
     bound = tuple(selection.bind(call) for call in calls)
     return Program(bucket, logits is None, cut, tuple(calls), bound)

@@ -20,6 +20,7 @@ from runtime.compile_cache import CompileCache
 from runtime.engine.implementations import BaselineImplementation, KernelImplementation
 from runtime.engine.library_ops import Library
 from runtime.engine.request import SamplingParams
+from runtime.engine.splitting import SPLITTINGS
 from runtime.sites import CONTRACT_OPERATIONS, Bound, FallbackRefusedError, Implementation, Selection, Site, SiteCall
 from tests.runtime.engine.checkpoints import greedy
 from tests.runtime.engine.conftest import Checkpoint
@@ -46,6 +47,26 @@ def decode_sites(c: Checkpoint, bucket: int = 2) -> list[Site]:
     """Sites of one decode bucket that a kernel can be chosen for."""
     calls = c.engine(max_batch=2).executor.program(bucket, greedy=True).calls
     return sorted({call.site for call in calls if call.site.operation in CONTRACT_OPERATIONS}, key=str)
+
+
+def fits(call: SiteCall) -> None:
+    """Assert that a kernel of the contract could be bound to ``call``."""
+    contract = contracts()[call.site.operation]
+    contract.check_dims({**call.dims, **({"context_len": 1} if "context_len" in contract.dims else {})})
+    assert set(call.tensors) == {t.name for t in contract.tensors}
+    assert set(call.scalars) == {s.name for s in contract.scalars}
+    for spec in contract.tensors:
+        tensor = call.tensors[spec.name]
+        assert (tensor is not None) == contract.is_present(spec, call.dims), spec.name
+        if tensor is None:
+            continue
+        assert tuple(tensor.shape) == contract.shape_of(spec, call.dims)
+        assert tensor.is_contiguous()
+        assert str(tensor.dtype) == f"torch.{spec.dtype.bind(DType.FLOAT32).value}"
+        assert tensor.data_ptr() % spec.align == 0, f"{call.site.operation}.{spec.name}"
+    written = [call.tensors[t.name] for t in contract.tensors if t.role.value == "out"]
+    others = [call.tensors[t.name] for t in contract.tensors if t.role.value != "out"]
+    assert not {t.data_ptr() for t in written if t is not None} & {t.data_ptr() for t in others if t is not None}
 
 
 class Broken:
@@ -85,24 +106,8 @@ def test_a_decode_step_is_made_of_the_contracts_sites(checkpoint: Callable[[str]
 def test_every_call_of_a_site_fits_its_contract(name: str, checkpoint: Callable[[str], Checkpoint]) -> None:
     program = checkpoint(name).engine(max_batch=2).executor.program(2, greedy=True)
     for call in program.calls:
-        if call.site.operation not in CONTRACT_OPERATIONS:
-            continue
-        contract = contracts()[call.site.operation]
-        contract.check_dims({**call.dims, **({"context_len": 1} if "context_len" in contract.dims else {})})
-        assert set(call.tensors) == {t.name for t in contract.tensors}
-        assert set(call.scalars) == {s.name for s in contract.scalars}
-        for spec in contract.tensors:
-            tensor = call.tensors[spec.name]
-            assert (tensor is not None) == contract.is_present(spec, call.dims), spec.name
-            if tensor is None:
-                continue
-            assert tuple(tensor.shape) == contract.shape_of(spec, call.dims)
-            assert tensor.is_contiguous()
-            assert str(tensor.dtype) == f"torch.{spec.dtype.bind(DType.FLOAT32).value}"
-            assert tensor.data_ptr() % spec.align == 0, f"{call.site.operation}.{spec.name}"
-        written = [call.tensors[t.name] for t in contract.tensors if t.role.value == "out"]
-        others = [call.tensors[t.name] for t in contract.tensors if t.role.value != "out"]
-        assert not {t.data_ptr() for t in written if t is not None} & {t.data_ptr() for t in others if t is not None}
+        if call.site.operation in CONTRACT_OPERATIONS:
+            fits(call)
 
 
 def test_bound_calls_keep_their_memory_from_step_to_step(checkpoint: Callable[[str], Checkpoint]) -> None:
@@ -159,6 +164,42 @@ def test_named_baselines_give_the_same_tokens(name: str, checkpoint: Callable[[s
         baseline = BaselineImplementation(get_baseline(site.operation, library), contracts()[site.operation])
         selection.choose(site, baseline)
     assert run(c, selection) == [greedy(c.model, p, 24) for p in (PROMPT, PROMPT[:2])]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "glm", "qwen3-bias-yarn", "mistral-v0.1"])
+def test_fused_sites_taken_apart_give_the_same_tokens_and_show_their_parts(
+    name: str, checkpoint: Callable[[str], Checkpoint]
+) -> None:
+    c = checkpoint(name)
+    selection = Selection(Library(), allow_fallback=False)
+    for site in decode_sites(c):
+        if site.operation in SPLITTINGS:
+            selection.choose(site, SPLITTINGS[site.operation]())
+    engine = c.engine(max_batch=2)
+    engine.selection = engine.executor.selection = selection
+    parts = [call for call in engine.executor.program(2, greedy=True).calls if call.layer == 1]
+    assert [call.site.operation for call in parts][:3] == ["project_heads", "rope", "kv_append"]
+    for call in parts:
+        if call.site.operation in CONTRACT_OPERATIONS:
+            fits(call)
+    assert run(c, selection) == [greedy(c.model, p, 24) for p in (PROMPT, PROMPT[:2])]
+
+
+def test_a_splitting_runs_whole_where_it_is_not_expanded(checkpoint: Callable[[str], Checkpoint]) -> None:
+    program = checkpoint("qwen3").engine(max_batch=2).executor.program(2, greedy=True)
+    for call in [c for c in program.calls if c.site.operation in SPLITTINGS and c.layer == 0]:
+        written = [call.tensor(n) for n in ("q_out", "k_cache", "residual", "out") if n in call.tensors]
+        for name in ("x", "attn", "residual"):
+            if name in call.tensors:
+                call.tensor(name).normal_()
+        before = [t.clone() for t in written]
+        Library().bind(call)()
+        whole = [t.clone() for t in written]
+        for tensor, old in zip(written, before, strict=True):
+            tensor.copy_(old)
+        SPLITTINGS[call.site.operation]().bind(call)()
+        for tensor, expected in zip(written, whole, strict=True):
+            torch.testing.assert_close(tensor, expected)
 
 
 def right_kernel(operation: str) -> Candidate:
