@@ -29,8 +29,7 @@ def prefill_attention(call: SiteCall) -> Bound:
         first = max(0, start + 1 - window) if window else 0
         blocks = table[segment.table_row, first // block_size : -(-segment.seq_len // block_size)]
         cut = slice(first % block_size, segment.seq_len - first // block_size * block_size)
-        k = keys[blocks].flatten(0, 1)[cut].transpose(0, 1)
-        v = values[blocks].flatten(0, 1)[cut].transpose(0, 1)
+        k, v = _gathered(keys, values, blocks, cut)
         square = first == start == 0 and not window
         mask = None if square else _causal_mask(segment, start, first, window, q.device)
         attended = scaled_dot_product_attention(
@@ -76,12 +75,32 @@ def _decode_on_cpu(call: SiteCall) -> Bound:
             first = max(0, length - window) if window else 0
             blocks = table[row, first // block_size : -(-length // block_size)]
             cut = slice(first % block_size, length - first // block_size * block_size)
-            k = keys.index_select(0, blocks).flatten(0, 1)[cut].transpose(0, 1)
-            v = values.index_select(0, blocks).flatten(0, 1)[cut].transpose(0, 1)
+            k, v = _gathered(keys, values, blocks, cut)
             attended = scaled_dot_product_attention(grouped_q[row, None], k[None], v[None], scale=scale)
             grouped_out[row] = attended[0]
 
     return run
+
+
+def _gathered(
+    keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, cut: slice
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values ``[num_kv_heads, tokens, head_dim]`` of the tokens ``cut`` of ``blocks`` in order.
+
+    On a CPU, blocks that follow each other in memory, as a lone sequence's do, are read where they are.
+    """
+    if blocks.device.type == "cpu":
+        ids = blocks.tolist()
+        if ids == list(range(ids[0], ids[0] + len(ids))):
+            here = slice(ids[0], ids[-1] + 1)
+            return (
+                keys[here].flatten(0, 1)[cut].transpose(0, 1),
+                values[here].flatten(0, 1)[cut].transpose(0, 1),
+            )
+    return (
+        keys.index_select(0, blocks).flatten(0, 1)[cut].transpose(0, 1),
+        values.index_select(0, blocks).flatten(0, 1)[cut].transpose(0, 1),
+    )
 
 
 def _decode_dense(call: SiteCall) -> Bound:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import linear, rms_norm, silu
 
 from runtime.engine.library_attention import decode_attention, prefill_attention
 from runtime.engine.library_lm_head import lm_head_argmax, lm_head_logits
@@ -29,20 +29,23 @@ class Library:
         return _OPERATIONS[call.site.operation](call)
 
 
-def normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """``round_T(round_T(x * rsqrt(mean(x * x) + eps)) * weight)`` over the last dim, statistics in float32."""
-    return rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype) * weight
+def norm_into(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
+    """out = round_T(round_T(x * rsqrt(mean(x * x) + eps)) * weight) over the last dim; ``out`` may be ``x``.
+
+    torch's norm without a weight keeps its statistics in float32 and stores the first rounding.
+    """
+    torch.mul(rms_norm(x, x.shape[-1:], None, eps), weight, out=out)
 
 
-def rotated(x: torch.Tensor, cos_sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
-    """The rotated part of ``x`` ``[rows, heads, rotary_dim]`` by ``cos_sin`` ``[rows, rotary_dim]``, rounded once."""
+def rotate(heads: torch.Tensor, cos_sin: torch.Tensor, interleaved: bool) -> None:
+    """Rotate ``heads`` ``[rows, heads, rotary_dim]`` in place by ``cos_sin`` ``[rows, rotary_dim]`` float32, rounding
+    once."""
     cos, sin = cos_sin[:, None, :].chunk(2, dim=-1)
-    wide = x.float()
-    if interleaved:
-        a, b = wide[..., 0::2], wide[..., 1::2]
-        return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).to(x.dtype)
-    a, b = wide.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+    a, b = (heads[..., 0::2], heads[..., 1::2]) if interleaved else heads.chunk(2, dim=-1)
+    new_a = torch.mul(a, cos).addcmul_(b, sin, value=-1)  # float32: the table's type is the wider one
+    new_b = torch.mul(b, cos).addcmul_(a, sin)
+    a.copy_(new_a)
+    b.copy_(new_b)
 
 
 def _attention_prelude(call: SiteCall) -> Bound:
@@ -56,14 +59,15 @@ def _attention_prelude(call: SiteCall) -> Bound:
 
     def run() -> None:
         qkv = linear(x, w, bias).view(-1, heads + 2 * kv_heads, head_dim)
+        q, k, v = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
         if q_norm is not None and k_norm is not None:
-            qkv[:, :heads] = normalised(qkv[:, :heads], q_norm, eps)
-            qkv[:, heads : heads + kv_heads] = normalised(qkv[:, heads : heads + kv_heads], k_norm, eps)
-        turned = qkv[:, : heads + kv_heads, :rotary_dim]
-        turned.copy_(rotated(turned, cos_sin[positions], interleaved))
-        q_out.copy_(qkv[:, :heads])
-        keys[slots] = qkv[:, heads : heads + kv_heads]
-        values[slots] = qkv[:, heads + kv_heads :]
+            norm_into(q, q_norm, eps, q)
+            norm_into(k, k_norm, eps, k)
+        rotate(qkv[:, : heads + kv_heads, :rotary_dim], cos_sin.index_select(0, positions), interleaved)
+        q_out.copy_(q)
+        rows = slots.long()
+        keys.index_copy_(0, rows, k)
+        values.index_copy_(0, rows, v)
 
     return run
 
@@ -79,7 +83,10 @@ def _project_heads(call: SiteCall) -> Bound:
     def run() -> None:
         heads = torch.split(linear(x, w, bias).view(-1, sum(counts), head_dim), counts, dim=1)
         for part, (out, norm) in zip(heads, outs, strict=True):
-            out.copy_(part if norm is None else normalised(part, norm, eps))
+            if norm is None:
+                out.copy_(part)
+            else:
+                norm_into(part, norm, eps, out)
 
     return run
 
@@ -90,9 +97,9 @@ def _rope(call: SiteCall) -> Bound:
     cos_sin, positions = call.tensor("cos_sin"), call.tensor("positions")
 
     def run() -> None:
-        rows = cos_sin[positions]
+        rows = cos_sin.index_select(0, positions)
         for part in parts:
-            part.copy_(rotated(part, rows, interleaved))
+            rotate(part, rows, interleaved)
 
     return run
 
@@ -102,8 +109,9 @@ def _kv_append(call: SiteCall) -> Bound:
     keys, values = _by_slot(call)
 
     def run() -> None:
-        keys[slots] = k
-        values[slots] = v
+        rows = slots.long()
+        keys.index_copy_(0, rows, k)
+        values.index_copy_(0, rows, v)
 
     return run
 
@@ -113,7 +121,7 @@ def _residual_rmsnorm(call: SiteCall) -> Bound:
     eps = call.scalars["eps"]
 
     def run() -> None:
-        out.copy_(normalised(x if residual is None else residual.add_(x), weight, eps))
+        norm_into(x if residual is None else residual.add_(x), weight, eps, out)
 
     return run
 
@@ -123,7 +131,7 @@ def _o_proj_residual_rmsnorm(call: SiteCall) -> Bound:
     weight, out, eps = call.tensor("weight"), call.tensor("out"), call.scalars["eps"]
 
     def run() -> None:
-        out.copy_(normalised(residual.add_(linear(attn, w)), weight, eps))
+        norm_into(residual.add_(linear(attn, w)), weight, eps, out)
 
     return run
 
@@ -169,7 +177,7 @@ def _embed(call: SiteCall) -> Bound:
     ids, table, out = call.tensor("input_ids"), call.tensor("table"), call.tensor("out")
 
     def run() -> None:
-        out.copy_(embedding(ids, table))
+        torch.index_select(table, 0, ids, out=out)
 
     return run
 
@@ -178,7 +186,7 @@ def _gather_rows(call: SiteCall) -> Bound:
     x, rows, out = call.tensor("x"), call.tensor("rows"), call.tensor("out")
 
     def run() -> None:
-        out.copy_(x[rows])
+        torch.index_select(x, 0, rows, out=out)
 
     return run
 
@@ -187,7 +195,7 @@ def _fetch_tokens(call: SiteCall) -> Bound:
     slots, table, out = call.tensor("slots"), call.tensor("table"), call.tensor("out")
 
     def run() -> None:
-        out.copy_(table[slots])
+        torch.index_select(table, 0, slots, out=out)
 
     return run
 
@@ -196,7 +204,7 @@ def _publish_tokens(call: SiteCall) -> Bound:
     slots, ids, table = call.tensor("slots"), call.tensor("ids"), call.tensor("table")
 
     def run() -> None:
-        table[slots] = ids
+        table.index_copy_(0, slots.long(), ids)
 
     return run
 
