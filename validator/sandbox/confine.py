@@ -36,19 +36,20 @@ class Profile:
 
 
 def fork_into_namespaces(
-    on_child: Callable[[int], None] | None = None, *, namespaces_wanted: bool = True
+    on_child: Callable[[int], None] | None = None, *, namespaces_wanted: bool = True, pid: bool = True
 ) -> tuple[str, ...]:
     """Leave the namespaces of this process and go on in a child that is the first process of new ones.
 
     Called in a process that has nothing else to do. It stays behind as a shell: it waits for the child, dies with
     its own parent, and ends with the child's exit status, or by the child's signal. Returns in the child, with the
     namespaces left. Where there are none it returns in the child all the same. ``on_child`` is told, in the process
-    that stays behind, the child's number as the outside knows it.
+    that stays behind, the child's number as the outside knows it. Without ``pid`` the process keeps its number: the
+    CUDA driver does not start (error 304) where /proc shows another namespace's processes.
     """
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    left = namespaces.unshare_all() if namespaces_wanted else ()
+    left = namespaces.unshare_all(pid=pid) if namespaces_wanted else ()
     child = os.fork()
     if child != 0:
         if on_child is not None:

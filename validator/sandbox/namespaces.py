@@ -15,19 +15,20 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def unshare_all() -> tuple[str, ...]:
-    """Leave as many namespaces as the system lets this process leave; names of those left.
+def unshare_all(*, pid: bool = True) -> tuple[str, ...]:
+    """Leave as many namespaces as the system lets this process leave; names of those left. ``pid`` may be kept.
 
     ``pid`` takes effect for the next child. With a user namespace all come together; a root without one takes them
     one by one; a plain user without one gets none. The identity outside stays what it was: inside it is ``nobody``.
     """
     uid, gid = os.geteuid(), os.getegid()
-    everything = sum(FLAGS.values())
+    flags = {name: flag for name, flag in FLAGS.items() if pid or name != "pid"}
+    everything = sum(flags.values())
     try:
         syscall("unshare", everything)
     except OSError:
         left = []
-        for name, flag in FLAGS.items():
+        for name, flag in flags.items():
             if name == "user":
                 continue
             with contextlib.suppress(OSError):
@@ -39,7 +40,7 @@ def unshare_all() -> tuple[str, ...]:
     with contextlib.suppress(OSError):
         Path("/proc/self/uid_map").write_text(f"65534 {uid} 1")
         Path("/proc/self/gid_map").write_text(f"65534 {gid} 1")
-    return tuple(FLAGS)
+    return tuple(flags)
 
 
 def read_only_filesystem() -> None:
