@@ -16,7 +16,8 @@ from kb.text import Symbol
 Bound = Literal["memory", "compute", "latency"]
 Arch = Annotated[str, StringConstraints(pattern=r"^(sm_[0-9]{2,3}|x86_64|aarch64)$")]
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+# Built when first used: validators of parts are built into the whole, so building each at import would double the work.
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class ArchRange(BaseModel):

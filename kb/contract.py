@@ -17,7 +17,8 @@ from kb.expr import Expr, ExprError
 from kb.principle import Status
 from kb.text import ContractId, Line, Prose, Slug, Symbol
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+# Built when first used: validators of parts are built into the whole, so building each at import would double the work.
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 # Names a launch expression may read besides the contract's dims.
 DEVICE_SYMBOLS = ("num_sms",)

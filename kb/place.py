@@ -72,7 +72,7 @@ def is_note(name: str) -> bool:
     return name.startswith(".") or name.lower().endswith((".md", ".txt")) or name.endswith("~")
 
 
-def read_regular_file(path: Path, limit: int) -> bytes:
+def read_regular_file(path: Path | str, limit: int) -> bytes:
     """The first ``limit`` bytes. Raises OSError, also for what is no regular file; never blocks on a pipe."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as stream:

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from kb.condition import When
 from kb.text import ContractId, Digest, IsoDate, Line, PrincipleId, Prose
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+# Built when first used: validators of parts are built into the whole, so building each at import would double the work.
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Kind(StrEnum):

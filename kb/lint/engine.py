@@ -13,16 +13,14 @@ from datetime import date
 from kb.contract import Contract
 from kb.diagnostic import Diagnostic
 from kb.library import Entry, Library, kind_of, parse_entry
-from kb.lint.registry import by_code, rules
+from kb.lint.registry import by_code, rules_of
 from kb.lint.rule import (
     ChangeRule,
     ContractRule,
     EntryRule,
-    Hit,
     LibraryRule,
     PrincipleRule,
     Revision,
-    Rule,
     Subject,
     diagnostic,
 )
@@ -47,23 +45,22 @@ def check_entry(entry: Entry) -> FileReport:
     """Every rule that looks at one file."""
     found = list(entry.findings)
     if entry.model is not None:
-        subject = Subject(entry)
-        for rule in rules():
-            found += [diagnostic(rule, entry.path, hit) for hit in _hits(rule, subject)]
+        found += _hits(entry)
     known = by_code()
     waivers = find_waivers(entry.document, known, [code for code, rule in known.items() if rule.waivable])
     return FileReport(entry.path, tuple(sorted(set(found))), summarize(entry), waivers)
 
 
-def _hits(rule: Rule, subject: Subject) -> Iterable[Hit]:
-    model = subject.entry.model
-    if isinstance(rule, EntryRule):
-        return rule.check(subject)
-    if isinstance(rule, PrincipleRule) and isinstance(model, Principle):
-        return rule.check(model, subject)
-    if isinstance(rule, ContractRule) and isinstance(model, Contract):
-        return rule.check(model, subject)
-    return ()
+def _hits(entry: Entry) -> Iterator[Diagnostic]:
+    model, subject = entry.model, Subject(entry)
+    for of_entries in rules_of(EntryRule):
+        yield from (diagnostic(of_entries, entry.path, hit) for hit in of_entries.check(subject))
+    if isinstance(model, Principle):
+        for of_blocks in rules_of(PrincipleRule):
+            yield from (diagnostic(of_blocks, entry.path, hit) for hit in of_blocks.check(model, subject))
+    elif isinstance(model, Contract):
+        for of_contracts in rules_of(ContractRule):
+            yield from (diagnostic(of_contracts, entry.path, hit) for hit in of_contracts.check(model, subject))
 
 
 def misplaced(path: str) -> FileReport:
@@ -74,12 +71,7 @@ def misplaced(path: str) -> FileReport:
 
 def check_library(reports: Iterable[FileReport], view: View) -> list[Diagnostic]:
     """Every rule that compares files."""
-    found = [
-        diagnostic(rule, path, hit)
-        for rule in rules()
-        if isinstance(rule, LibraryRule)
-        for path, hit in rule.check(view)
-    ]
+    found = [diagnostic(rule, path, hit) for rule in rules_of(LibraryRule) for path, hit in rule.check(view)]
     return [*found, *(f for report in reports for f in report.findings)]
 
 
@@ -154,14 +146,7 @@ def lint_files(
 def lint_change(base: Library, head: Library, *, today: date) -> list[Diagnostic]:
     """All findings of the rules that compare a library with the revision it is based on, sorted."""
     revision = Revision(base, head, today)
-    return sorted(
-        {
-            diagnostic(rule, path, hit)
-            for rule in rules()
-            if isinstance(rule, ChangeRule)
-            for path, hit in rule.check(revision)
-        }
-    )
+    return sorted({diagnostic(rule, path, hit) for rule in rules_of(ChangeRule) for path, hit in rule.check(revision)})
 
 
 def _report(path: str, data: bytes) -> FileReport | None:

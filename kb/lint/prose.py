@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from kb.yaml.document import Step
 
@@ -64,13 +65,23 @@ _MARKUP = (
 _PLACEHOLDER = re.compile(r"(?i)\b(?:todo|tbd|fixme|xxx+|tba|lorem ipsum)\b|\?\?\?|<(?:what|why|fill|your)[^>]*>")
 
 
-def _compiled(patterns: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    return tuple((re.compile(p), what) for p, what in patterns)
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Patterns with what they find. ``hint`` matches somewhere in every text that any of them matches in."""
+
+    each: tuple[tuple[re.Pattern[str], str], ...]
+    hint: re.Pattern[str]
 
 
-TOKENS = _compiled(_TOKENS)
-STATEMENTS = _compiled(_STATEMENTS)
-MARKUP = _compiled(_MARKUP)
+def _compiled(patterns: tuple[tuple[str, str], ...], hint: str) -> Patterns:
+    return Patterns(tuple((re.compile(p), what) for p, what in patterns), re.compile(hint))
+
+
+# Plain sentences have none of these, so one look at most prose is enough.
+_SOURCE_HINT = r"[`~#<>%={};@(\[]|__|::|->|\+\+|--|(?:thread|block)Idx|(?:block|grid)Dim|\bdef\b|\blambda\b"
+TOKENS = _compiled(_TOKENS, _SOURCE_HINT)
+TOKENS_AND_STATEMENTS = _compiled((*_TOKENS, *_STATEMENTS), _SOURCE_HINT)
+MARKUP = _compiled(_MARKUP, r"[<\[{:=]|--8<--")
 
 
 def prose_of(value: dict[str, object], *, contract: bool) -> Iterator[tuple[Loc, str]]:
@@ -90,15 +101,18 @@ def prose_of(value: dict[str, object], *, contract: bool) -> Iterator[tuple[Loc,
             yield ("related", i, "note"), text
 
 
-def findings(text: str, patterns: tuple[tuple[re.Pattern[str], str], ...]) -> Iterator[tuple[str, int, str]]:
+def findings(text: str, patterns: Patterns) -> Iterator[tuple[str, int, str]]:
     """What is found, where in the text, and what it is. Overlapping finds are one."""
+    if patterns.hint.search(text) is None:
+        return
     taken: list[tuple[int, int]] = []
-    for pattern, what in patterns:
+    for pattern, what in patterns.each:
         for match in pattern.finditer(text):
             if any(match.start() < end and start < match.end() for start, end in taken):
                 continue
             taken.append(match.span())
-            yield match.group().strip(), match.start() + len(match.group()) - len(match.group().lstrip()), what
+            found = match.group()
+            yield found.strip(), match.start() + len(found) - len(found.lstrip()), what
 
 
 def placeholders(text: str) -> Iterator[tuple[str, int]]:

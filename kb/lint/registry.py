@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import TypeVar
 
 from kb.cli.failure import Failure
 from kb.lint.rule import Rule
@@ -21,6 +22,7 @@ from kb.lint.rules import (
     yaml_text,
 )
 
+R = TypeVar("R", bound=Rule)
 _MODULES = (yaml_text, yaml_syntax, waivers, schema, entry, evidence, principle, contract, links, library, change)
 
 
@@ -28,6 +30,12 @@ _MODULES = (yaml_text, yaml_syntax, waivers, schema, entry, evidence, principle,
 def rules() -> tuple[Rule, ...]:
     """One instance of every rule, sorted by code."""
     return tuple(sorted(_instances(), key=lambda rule: rule.code))
+
+
+@lru_cache(maxsize=8)
+def rules_of(kind: type[R]) -> tuple[R, ...]:
+    """The rules of one sort, sorted by code."""
+    return tuple(rule for rule in rules() if isinstance(rule, kind))
 
 
 @lru_cache(maxsize=1)

@@ -51,24 +51,22 @@ def check(
     """
     files = _listed(root)
     drafts, wanted = _chosen(root, paths, files)
-    sources = {path: root / path for path in files} | drafts
-    contents = {path: _read(source) for path, source in sources.items()}
-    keys = {path: content_key(data) for path, (data, _) in contents.items()}
-    beside = _beside(root)
-    key = run_key({**keys, "": f"{today} {sorted(beside) if beside is not None else None}"})
-    if cache is not None and cache.run[0] == key and codes is None:
+    top = str(root)
+    sources = {path: os.path.join(top, path) for path in files} | drafts  # noqa: PTH118 - ten thousand paths
+    inputs = _Inputs({path: _read(source) for path, source in sources.items()}, _beside(root), today)
+    if cache is not None and codes is None and cache.run[0] == inputs.key:
         findings = [_diagnostic(path, data) for path, data in cache.run[1]]
     else:
-        findings = _check(contents, keys, key, beside, codes, today, cache, bool(drafts))
-    shown = {path: _shown(source) for path, source in sources.items()}
+        findings = _check(inputs, codes, cache, keep=not drafts)
     findings = [f for f in findings if wanted is None or f.path in wanted]
+    shown = {path: _shown(sources[path]) for path in {f.path for f in findings}}
     selected = files if wanted is None else wanted
     return Outcome(
         tuple(sorted(_at(f, shown[f.path]) for f in findings)),
         sum(p.startswith("principles/") for p in selected),
         sum(p.startswith("contracts/") for p in selected),
-        any(problem for path in selected for problem in [contents[path][1]]),
-        {shown[path]: contents[path][0] for path in {f.path for f in findings}},
+        any(inputs.contents[path][1] for path in selected),
+        {name: inputs.contents[path][0] for path, name in shown.items()},
     )
 
 
@@ -77,32 +75,34 @@ def existence(root: Path) -> Callable[[str], bool | None]:
     return _exists_in(_beside(root))
 
 
-def _check(
-    contents: Mapping[str, tuple[bytes, str]],
-    keys: Mapping[str, str],
-    key: str,
-    beside: frozenset[str] | None,
-    codes: Collection[str] | None,
-    today: date,
-    cache: Cache | None,
-    drafts: bool,
-) -> list[Diagnostic]:
+class _Inputs:
+    """Everything a run depends on: the bytes of each file or why there are none, what is beside them, and the day."""
+
+    def __init__(self, contents: Mapping[str, tuple[bytes, str]], beside: frozenset[str] | None, today: date) -> None:
+        self.contents, self.beside, self.today = contents, beside, today
+        self.keys = {path: content_key(data or problem.encode()) for path, (data, problem) in contents.items()}
+        self.key = run_key({**self.keys, "": f"{today} {sorted(beside) if beside is not None else None}"})
+
+
+def _check(inputs: _Inputs, codes: Collection[str] | None, cache: Cache | None, *, keep: bool) -> list[Diagnostic]:
+    """Reports of unchanged files from the cache, of the others from the rules; then the rules over all of them."""
     from kb.lint import record
     from kb.lint.engine import check_library, settle, view_of
     from kb.lint.registry import by_code
 
     reports: dict[str, FileReport] = {}
-    for path in sorted(contents):
-        kept = cache.report(path, keys[path]) if cache is not None else None
+    for path in sorted(inputs.contents):
+        kept = cache.report(path, inputs.keys[path]) if cache is not None else None
         report = record.load(path, kept) if kept is not None else None
-        reports[path] = report if report is not None else _report(path, *contents[path])
-    found = check_library(reports.values(), view_of(reports.values(), today, _exists_in(beside)))
-    settled = settle(reports.values(), found, by_code(), today)
-    if cache is not None and not drafts:
+        reports[path] = report if report is not None else _report(path, *inputs.contents[path])
+    view = view_of(reports.values(), inputs.today, _exists_in(inputs.beside))
+    found = check_library(reports.values(), view)
+    settled = settle(reports.values(), found, by_code(), inputs.today)
+    if cache is not None and keep:
         # A file that could not be read has no bytes to be known by.
-        files = {p: (keys[p], record.dump(r)) for p, r in reports.items() if not contents[p][1]}
-        cache.save(files, (key, [[f.path, _data(f)] for f in settled]))
-    return settled if codes is None else settle(reports.values(), found, codes, today)
+        files = {p: (inputs.keys[p], record.dump(r)) for p, r in reports.items() if not inputs.contents[p][1]}
+        cache.save(files, (inputs.key, [[f.path, _data(f)] for f in settled]))
+    return settled if codes is None else settle(reports.values(), found, codes, inputs.today)
 
 
 def _report(path: str, data: bytes, problem: str) -> FileReport:
@@ -127,12 +127,12 @@ def _listed(root: Path) -> dict[str, None]:
     return dict.fromkeys(sorted(found))
 
 
-def _chosen(root: Path, paths: Sequence[Path], files: Collection[str]) -> tuple[dict[str, Path], frozenset[str] | None]:
+def _chosen(root: Path, paths: Sequence[Path], files: Collection[str]) -> tuple[dict[str, str], frozenset[str] | None]:
     """Drafts from outside by the path they stand in for, and the paths to report on (None: all)."""
     if not paths:
         return {}, None
     top = root.resolve()
-    drafts: dict[str, Path] = {}
+    drafts: dict[str, str] = {}
     wanted: set[str] = set()
     for path in paths:
         if not path.exists():
@@ -152,7 +152,7 @@ def _chosen(root: Path, paths: Sequence[Path], files: Collection[str]) -> tuple[
             raise Failure(f"{path}: not a .yaml file")
         else:
             stand_in = _stand_in(full)
-            drafts[stand_in] = path
+            drafts[stand_in] = str(path)
             wanted.add(stand_in)
     return drafts, frozenset(wanted)
 
@@ -178,7 +178,7 @@ def _is_principle_id(value: object) -> bool:
     return isinstance(value, str) and value.count("/") == 1 and not value.startswith("/") and ".." not in value
 
 
-def _read(path: Path) -> tuple[bytes, str]:
+def _read(path: str) -> tuple[bytes, str]:
     """The bytes of a file, and why there are none."""
     try:
         return read_regular_file(path, MAX_BYTES + 1), ""
@@ -209,7 +209,7 @@ def _exists_in(beside: frozenset[str] | None) -> Callable[[str], bool | None]:
     return exists
 
 
-def _shown(path: Path) -> str:
+def _shown(path: str) -> str:
     full = Path(os.path.normpath(Path.cwd() / path))
     return full.relative_to(Path.cwd()).as_posix() if full.is_relative_to(Path.cwd()) else full.as_posix()
 

@@ -61,7 +61,7 @@ class SourceInProse(EntryRule):
 
     def check(self, subject: Subject) -> Iterator[Hit]:
         is_contract = subject.entry.kind is EntryKind.CONTRACT
-        patterns = prose.TOKENS if is_contract else (*prose.TOKENS, *prose.STATEMENTS)
+        patterns = prose.TOKENS if is_contract else prose.TOKENS_AND_STATEMENTS
         for path, text in prose.prose_of(subject.document.value or {}, contract=is_contract):
             for found, index, what in prose.findings(text, patterns):
                 yield subject.hit_in(path, found, index, f"'{_short(found)}' is {what}", "say in words what happens")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date, timedelta
 
@@ -56,12 +56,13 @@ class UnstatedContradiction(LibraryRule):
         for dead in accepted:
             if dead.data["block"] != "dead_end":
                 continue
-            shared: Counter[int] = Counter()
-            for word in dead.data["title_words"]:
-                shared.update(by_word.get(word, ()))
-            for i, count in sorted(shared.items()):
-                if count >= _COMMON_WORDS and self._clash(dead, advice[i], count):
-                    other = advice[i]
+            # Titles with enough words in common share one that is not among the most common: the others need no look.
+            words = sorted(dead.data["title_words"], key=lambda word: len(by_word.get(word, ())))
+            rare = words[: max(0, len(words) - _COMMON_WORDS + 1)]
+            for i in sorted({i for word in rare for i in by_word.get(word, ())}):
+                other = advice[i]
+                common = len(set(words) & set(other.data["title_words"]))
+                if common >= _COMMON_WORDS and self._clash(dead, other, common):
                     message = f"speaks against '{other.id}' ({other.path}) under conditions that can hold at once"
                     yield dead.path, Hit(dead.place("title"), message, "say so with related, or narrow one 'when'")
 

@@ -49,12 +49,12 @@ SOURCE = (
 
 @pytest.mark.parametrize("text", ALLOWED)
 def test_prose_about_kernels_is_not_source(text: str) -> None:
-    assert list(prose.findings(text, (*prose.TOKENS, *prose.STATEMENTS))) == []
+    assert list(prose.findings(text, prose.TOKENS_AND_STATEMENTS)) == []
 
 
 @pytest.mark.parametrize("text", SOURCE)
 def test_source_is_found_where_it_stands(text: str) -> None:
-    found = list(prose.findings(text, (*prose.TOKENS, *prose.STATEMENTS)))
+    found = list(prose.findings(text, prose.TOKENS_AND_STATEMENTS))
     assert found
     for needle, index, what in found:
         assert text[index : index + len(needle)] == needle
