@@ -21,6 +21,8 @@ from kb.place import FOLDERS, MAX_BYTES, is_note, kind_of, read_regular_file
 if TYPE_CHECKING:
     from kb.lint.engine import FileReport
 
+MAX_LEVELS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -50,6 +52,8 @@ def check(
     stood in the library. Raises Failure for a path that does not exist or holds no entry.
     """
     files = _listed(root)
+    if not files and not paths:
+        raise Failure(f"{root}: holds no principles/ and no contracts/ (--library names another folder)")
     drafts, wanted = _chosen(root, paths, files)
     top = str(root)
     sources = {path: os.path.join(top, path) for path in files} | drafts  # noqa: PTH118 - ten thousand paths
@@ -120,9 +124,10 @@ def _listed(root: Path) -> dict[str, None]:
     """Paths below the root of all files that should be entries, sorted."""
     found = []
     for folder in FOLDERS:
-        for at, folders, names in os.walk(root / folder):
-            folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for at, folders, names in os.walk(root / folder, followlinks=True):
             below = Path(at).relative_to(root).as_posix()
+            # Links to folders are followed as the loader does; the limit ends a link that leads back to itself.
+            folders[:] = sorted(f for f in folders if not f.startswith(".")) if below.count("/") < MAX_LEVELS else []
             found += [f"{below}/{name}" for name in names if not is_note(name)]
     return dict.fromkeys(sorted(found))
 

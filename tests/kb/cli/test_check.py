@@ -151,6 +151,22 @@ def test_a_path_that_is_not_there_or_not_an_entry_is_bad_usage(library: Path, tm
         assert result.err.count("\n") == 1
 
 
+def test_a_folder_without_a_library_is_bad_usage_and_not_a_success(tmp_path: Path) -> None:
+    result = agentcompile("check", "--library", tmp_path)
+    assert result.code == 2
+    assert "no principles/ and no contracts/" in result.err
+
+
+def test_a_linked_family_is_checked_and_a_link_to_itself_ends(library: Path, tmp_path: Path) -> None:
+    elsewhere = make_library(tmp_path / "elsewhere")
+    add_block(elsewhere, "thin", why="It is fast.", id="linked/thin")
+    (elsewhere / "principles/demo/wide-loads.yaml").unlink()
+    (library / "principles/linked").symlink_to(elsewhere / "principles/demo")
+    assert codes(agentcompile("check", "--json")) == ["AC115"]
+    (library / "contracts/round").symlink_to(library / "contracts")
+    assert set(codes(agentcompile("check", "--json"))) == {"AC115", "AC302"}
+
+
 def test_files_that_nothing_loads_are_findings_and_notes_are_not(library: Path) -> None:
     (library / "principles/README.md").write_text("notes")
     (library / "principles/demo/.hidden").write_text("x")
