@@ -56,9 +56,13 @@ def wide_logits(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return linear(x, w)
     if x.device.type == "cuda":
         return torch.mm(x, w.t(), out_dtype=torch.float32)
-    wide = x.float()
-    chunks = (linear(wide, w[i : i + _CPU_CHUNK].float()) for i in range(0, w.shape[0], _CPU_CHUNK))
-    return torch.cat(list(chunks), dim=-1)
+    # One buffer for all chunks: fresh ones, with the small results between them, would leave the heap in pieces.
+    wide, logits = x.float(), torch.empty(x.shape[0], w.shape[0])
+    buffer = torch.empty(_CPU_CHUNK, w.shape[1])
+    for start in range(0, w.shape[0], _CPU_CHUNK):
+        rows = w[start : start + _CPU_CHUNK]
+        logits[:, start : start + _CPU_CHUNK] = linear(wide, buffer[: rows.shape[0]].copy_(rows))
+    return logits
 
 
 def _wide(x: torch.Tensor, w: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
