@@ -13,7 +13,7 @@ from pathlib import Path
 from kb.site import text
 from kb.site.content import Content
 from kb.site.drawing import architecture
-from kb.site.landing import bandwidth_chart, counts, decode_table
+from kb.site.landing import bandwidth_chart, bandwidth_table, counts, decode_table
 
 _MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 DECISIONS = "decisions"
@@ -29,6 +29,7 @@ def contributing(_: Content) -> str:
 GENERATORS: Mapping[str, Callable[[Content], str]] = {
     "architecture": lambda _: architecture(),
     "bandwidth-chart": bandwidth_chart,
+    "bandwidth-table": bandwidth_table,
     "contributing": contributing,
     "counts": counts,
     "decode-table": decode_table,

@@ -22,9 +22,10 @@ from kb.yaml import Document
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one commit did to one entry: ``event`` is ``added``, ``changed``, ``moved``, ``mended`` or ``removed``.
+    """What one commit did to one entry.
 
-    ``mended``: the file could not be read before, so what changed is not known.
+    ``event`` is ``added``, ``changed``, ``moved``, ``removed``, ``mended`` (the file could not be read before, so what
+    changed is not known) or ``cut`` (a shallow clone begins here).
     ``fields`` are the top-level keys that differ; ``classes`` their semantic weight, where both states are entries.
     """
 
@@ -69,7 +70,8 @@ def _of_commit(repository: Repository, blobs: Blobs, commit: str) -> Iterator[tu
         if new is None:
             yield entry_id, Change(stated, "removed", None)
         elif old is None:
-            yield entry_id, Change(stated, "added", _version(blobs, new[1]))
+            event = "cut" if commit in repository.shallow_boundary else "added"
+            yield entry_id, Change(stated, event, _version(blobs, new[1]))
         else:
             change = _compare(blobs, stated, old, new)
             yield entry_id, change

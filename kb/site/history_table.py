@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from kb.site import text
 from kb.site.history import Change
 
+_EVENTS = {"cut": "as it was where this clone's history begins", "mended": "made readable"}
+
 
 def history_table(changes: Sequence[Change]) -> str:
     """Changes newest first: date, what happened, its semantic weight, and the commit."""
@@ -15,7 +17,7 @@ def history_table(changes: Sequence[Change]) -> str:
     rows = []
     for change in changes:
         fields = ", ".join(f for f in change.fields if f not in ("modified", "version"))
-        what = ", ".join(c.value for c in change.classes) or change.event
+        what = ", ".join(c.value for c in change.classes) or _EVENTS.get(change.event, change.event)
         rows.append(
             (
                 change.commit.date.date().isoformat(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kb.principle import Kind
 from kb.site import text
 from kb.site.content import Content
@@ -10,28 +12,55 @@ from kb.site.plots import Bar, Group, bars
 from kb.site.records import Record
 
 CEILINGS = "h200-ceilings-2026-11-30"
+# Series: what was written by us has the same colour on every chart, and so has what it is compared with.
+_PLAIN, _LIBRARY = 0, 1
 
 
 def bandwidth_chart(content: Content) -> str:
     """How much of the read bandwidth the library's GEMV and a plain one reach at one row, from the record."""
+    groups = []
+    for label, library, plain, floor in _projections(content):
+        shares = ((floor / library, _LIBRARY), (floor / plain, _PLAIN))
+        groups.append(Group(label, tuple(Bar(share, f"{share:.0%}", series) for share, series in shares)))
+    title = (
+        f"Share of the read bandwidth ({_ceiling(content):g} TB/s, dashed) that one-row projections of Qwen3-4B reach, "
+        "bfloat16, one NVIDIA H200"
+    )
+    return bars(title, groups, series=("plain hand-written GEMV", "cuBLAS"), reference=1.0)
+
+
+def bandwidth_table(content: Content) -> str:
+    """The numbers of the chart, with where they come from."""
+    rows = [
+        (
+            text.inline(label),
+            f"{library:g}",
+            f"{plain:g}",
+            f"{floor:.1f}",
+            f"{floor / library:.0%}",
+            f"{floor / plain:.0%}",
+        )
+        for label, library, plain, floor in _projections(content)
+    ]
+    columns = ("weight", "cuBLAS, µs", "plain GEMV, µs", "floor, µs", "cuBLAS", "plain GEMV")
+    link = f"[the record]({record_page(CEILINGS)})"
+    return f"{text.table(columns, rows)}\n\nEvery number is in {link}, with hardware, software and method."
+
+
+def _ceiling(content: Content) -> float:
+    return max(float(row["TB/s"]) for row in _record(content, CEILINGS).table("Read and copy bandwidth"))
+
+
+def _projections(content: Content) -> Iterator[tuple[str, float, float, float]]:
+    """Label, time of cuBLAS, time of the plain kernel, and time at full read bandwidth, in µs."""
+    ceiling = _ceiling(content)
     record = _record(content, CEILINGS)
-    ceiling = max(float(row["TB/s"]) for row in record.table("Read and copy bandwidth"))
-    groups, rows = [], []
     for row in record.table("bfloat16 GEMV, M = 1"):
         n, k = (int(part) for part in row["weight"].split("×"))
         megabytes = n * k * 2 / 1e6
         floor = megabytes / ceiling  # MB over TB/s is µs
-        library, plain = float(row["cuBLAS, µs"]), float(row["kernel with PDL, µs"])
-        shares = floor / library, floor / plain
         label = f"{row['weight']}, {megabytes:,.0f} MB"
-        shown = [Bar(share, f"{share:.0%}", series) for series, share in enumerate(shares)]
-        groups.append(Group(label, tuple(shown)))
-        rows.append((text.inline(label), f"{library:g}", f"{plain:g}", f"{floor:.1f}", *(f"{s:.0%}" for s in shares)))
-    title = "Share of read bandwidth, one-row projections of Qwen3-4B in bfloat16, one NVIDIA H200"
-    chart = bars(title, groups, series=("cuBLAS", "plain hand-written GEMV"), reference=1.0)
-    columns = ("weight", "cuBLAS, µs", "plain GEMV, µs", "floor, µs", "cuBLAS", "plain GEMV")
-    link = f"[the record]({record_page(CEILINGS)})"
-    return f"{chart}\n\n{text.table(columns, rows)}\n\nEvery number is in {link}, with hardware, software and method."
+        yield label, float(row["cuBLAS, µs"]), float(row["kernel with PDL, µs"]), floor
 
 
 def decode_table(content: Content) -> str:
@@ -45,16 +74,14 @@ def counts(content: Content) -> str:
     kinds = {kind: sum(p.kind is kind for p in content.principles) for kind in Kind}
     admitted = sum(k.manifest.status == "admitted" for k in content.kernels)
     items = (
-        (kinds[Kind.DECISION], "decisions", "browse/index.md?kind=decision"),
-        (kinds[Kind.DEAD_END], "dead ends", "browse/dead-ends.md"),
-        (kinds[Kind.MANDATE], "mandates", "browse/index.md?kind=mandate"),
-        (len(content.library.contracts), "contracts", "contracts/index.md"),
-        (admitted, "admitted kernels", "kernels/index.md"),
+        (kinds[Kind.DECISION], "decisions", "browse/index.html?kind=decision"),
+        (kinds[Kind.DEAD_END], "dead ends", "browse/dead-ends.html"),
+        (kinds[Kind.MANDATE], "mandates", "browse/index.html?kind=mandate"),
+        (len(content.library.contracts), "contracts", "contracts/index.html"),
+        (admitted, "admitted kernels", "kernels/index.html"),
     )
-    cells = "".join(
-        f'<li><a href="{target.replace(".md", ".html")}"><strong>{number}</strong> {label}</a></li>'
-        for number, label, target in items
-    )
+    links = (f'<a href="{target}"><strong>{number}</strong> {label}</a>' for number, label, target in items)
+    cells = "".join(f'<li class="ac-count-item">{link}</li>' for link in links)
     return f'<ul class="ac-counts">{cells}</ul>'
 
 

@@ -68,7 +68,7 @@ def page(content: Content) -> str:
     for family, principles in content.families.items():
         parts.append(f"## {text.inline(words.family_name(family))}")
         parts.append(_table([p for p in principles if p.status is not Status.RETIRED]))
-    return text.page("Decision matrix", parts, hide=["navigation"])
+    return text.page("Decision matrix", parts, hide=["navigation", "toc"])
 
 
 def _table(principles: list[Principle]) -> str:

@@ -60,7 +60,8 @@ def bars(title: str, groups: Sequence[Group], *, series: Sequence[str] = (), ref
         y += 8
     if reference is not None:
         x = reference * scale
-        parts.append(_line(x, top, x, y - 6, "ac-plot-reference"))
+        # First, so that numbers stand in front of it.
+        parts.insert(0, _line(x, top, x, y - 6, "ac-plot-reference"))
     return _figure(title, parts, y)
 
 

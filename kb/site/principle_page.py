@@ -170,20 +170,28 @@ def _links(content: Content, here: str, p: Principle) -> Iterator[str]:
 
 
 def _prompts(content: Content, here: str, p: Principle) -> str:
-    rows = []
-    for contract in p.patterns:
-        known = content.library.contracts.get(contract)
-        label = link(here, contract, contract_page(contract)) if known else text.code(contract)
-        cells = [label]
-        for target in Target:
-            verdict = applies(p.when, Situation(target=target))
-            has_target = known is None or target in known.baselines
-            if p.status is not Status.ACCEPTED or verdict.holds is False or not has_target:
-                cells.append("no")
-            else:
-                cells.append("yes" if verdict.holds else "where the conditions hold")
-        rows.append(cells)
-    return "Prompts that carry it:\n\n" + text.table(["contract", *(f"on {t.value}" for t in Target)], rows)
+    if p.status is not Status.ACCEPTED:
+        return f"In no prompt: only accepted blocks are rendered, and this one is {p.status.value}."
+    lines = []
+    for target in Target:
+        holds = applies(p.when, Situation(target=target)).holds
+        offered = [c for c in p.patterns if target in _targets(content, c)]
+        if holds is False or not offered:
+            lines.append(f"on {target.value}: in none")
+            continue
+        names = ", ".join(_contract_link(content, here, c) for c in offered)
+        lines.append(f"on {target.value}: {names}" + ("" if holds else ", where the other conditions hold"))
+    return "In the prompts of these contracts:\n\n" + text.bullets(lines)
+
+
+def _targets(content: Content, contract: str) -> tuple[Target, ...]:
+    known = content.library.contracts.get(contract)
+    return tuple(known.baselines) if known else tuple(Target)
+
+
+def _contract_link(content: Content, here: str, contract: str) -> str:
+    known = contract in content.library.contracts
+    return link(here, contract, contract_page(contract)) if known else text.code(contract)
 
 
 def _kernels(content: Content, here: str, p: Principle) -> str:

@@ -117,8 +117,8 @@ def page(title: str, body: Iterable[str], *, description: str = "", hide: Sequen
 
 
 def _quoted(value: str) -> str:
-    # A JSON string in ASCII is a YAML string in double quotes.
-    return json.dumps(" ".join(visible(value).split()))
+    # The theme puts both into its templates as they are, so they are HTML here. A JSON string is a quoted YAML string.
+    return json.dumps(html(" ".join(visible(value).split())))
 
 
 def _entity(match: re.Match[str]) -> str:

@@ -62,6 +62,8 @@ function reachScrolling() {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
+  // The theme's search is a dialog without a name.
+  document.querySelector(".md-search[role=dialog]")?.setAttribute("aria-label", "Search");
   document.querySelectorAll("form.ac-filter").forEach(startFilter);
   reachScrolling();
   addEventListener("resize", reachScrolling);
