@@ -219,6 +219,15 @@ def test_padding_rows_write_the_dummy_block_alone(checkpoint: Make) -> None:
     assert used == set(range(1 + -(-(len(PROMPT) + 29) // 4)))
 
 
+@pytest.mark.parametrize("name", ["llama", "glm4", "qwen3-vl"])
+def test_the_rotation_table_is_shared_by_all_layers_and_changed_by_none(name: str, checkpoint: Make) -> None:
+    engine = checkpoint(name).engine()
+    before = engine.decoder.cos_sin.clone()
+    engine.generate([PROMPT, PROMPT * 5], FOREVER)
+    assert torch.equal(engine.decoder.cos_sin, before)
+    assert before.dtype == torch.float32
+
+
 def test_a_program_bound_at_length_one_is_right_at_the_longest(checkpoint: Make) -> None:
     c = checkpoint("qwen3")
     engine = c.engine(max_step_tokens=300)
