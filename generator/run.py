@@ -64,9 +64,11 @@ def run_search(
         source = make_provider(provider, settings=settings, wait=wait)
         with Journal(work / "journal.jsonl") as journal, LiveView(quiet=quiet) as view:
             search = Search(plan, source, judge or _machine_judge(plan, view), journal, on_event=view.on_event)
-            result = search.run()
-            admitted = _admit_accepted(search, result, store, view.on_event)
-            _write_drafts(plan, result, work)
+            try:
+                result = search.run()
+                _write_drafts(plan, result, work)
+            finally:  # what was accepted is in the store whether the search ends, waits or is interrupted
+                admitted = _admit_accepted(search, store, view.on_event)
             return result, admitted
     except PendingError as error:
         raise SearchFailedError(str(error), 1) from None
@@ -86,9 +88,9 @@ def _machine_judge(plan: Plan, view: LiveView) -> Judge:
     return judge
 
 
-def _admit_accepted(search: Search, result: Result, store: KernelStore, on_event: Callable[[Event], None]) -> list[str]:
+def _admit_accepted(search: Search, store: KernelStore, on_event: Callable[[Event], None]) -> list[str]:
     admitted = []
-    for attempt in sorted(result.attempts, key=lambda a: a.rank, reverse=True):
+    for attempt in sorted(search.recorded(), key=lambda a: a.rank, reverse=True):
         if attempt.verdict is None or not attempt.verdict.accepted or attempt.candidate is None:
             continue
         if attempt.candidate.digest not in admitted:

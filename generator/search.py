@@ -109,6 +109,11 @@ class Search:
         self._once({"event": "ended", "key": "search", "reason": reason})
         return Result(tuple(attempts), best_of(attempts), reason, self._spent(), stopped)
 
+    def recorded(self) -> tuple[Attempt, ...]:
+        """Every attempt judged so far, whether or not the search has ended."""
+        keys = [(e["round"], e["lane"]) for e in self._journal.events if e["event"] == "attempt"]
+        return tuple(attempt for key in sorted(keys) if (attempt := self._recorded(*key)) is not None)
+
     def transcript(self, attempt: Attempt) -> list[Event]:
         """Every event that led to ``attempt``: the search's opening, its prefix, and its lane's rounds up to it."""
         chosen = []

@@ -208,7 +208,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         return
     table = Table(box=None, pad_edge=False)
     for name in ("contract", "target", "digest", "ratio", "share of floor", "author", "hardware", "status"):
-        table.add_column(name, justify="right" if name in ("ratio", "share of floor") else "left")
+        right = name in ("ratio", "share of floor")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name in ("contract", "target", "digest"))
     for r in rows:
         author = f"{r['authorship']} {r['model']}".strip()
         share = f"{r['bandwidth_share']:.0%}" if r["bandwidth_share"] else "-"
@@ -232,7 +233,7 @@ def _print_entry(entry: Entry) -> None:
     if last.timings:
         table = Table(box=None, pad_edge=False)
         for name in ("dims", "dtype", "µs", "baseline", "µs", "ratio", "95 %", "share of floor"):
-            table.add_column(name)
+            table.add_column(name, no_wrap=name != "dims")
         for t in last.timings:
             dims = " ".join(f"{k}={v}" for k, v in t.dims.items())
             low, high = t.ratio_interval
