@@ -51,6 +51,8 @@ class Baseline:
     def libraries(self) -> dict[str, str]:
         """Versions of what computes it, for the record."""
         versions = {"torch": str(torch.__version__)}
+        if torch.version.cuda is not None:
+            versions["cuda"] = torch.version.cuda
         for name in self.requires:
             versions[name] = importlib.metadata.version(_PACKAGES.get(name, name))
         return versions

@@ -11,9 +11,6 @@ from runtime.baselines.registry import Prepare
 from runtime.baselines.scratch import scratch
 from runtime.baselines.torch_sequences import Rotation, Tensors, append, need, project, rms_norm_into
 
-# Weight elements converted to float32 at a time on a CPU: 2 MiB of float32 stay in a core's cache.
-_CHUNK = 1 << 19
-
 
 def residual_rmsnorm(dims: Mapping[str, int], tensors: Tensors, scalars: Mapping[str, float]) -> Callable[[], None]:
     """Add, norm, multiply."""
@@ -128,45 +125,46 @@ def o_proj_residual_rmsnorm(
 def lm_head_argmax(dims: Mapping[str, int], tensors: Tensors, _scalars: Mapping[str, float]) -> Callable[[], None]:
     """Float32 logits, then max, which gives the first of equal values.
 
-    A GPU multiplies narrow types into float32 directly. A CPU has no such product: there the vocabulary's rows are
-    converted a cache-sized part at a time.
+    A GPU multiplies narrow types into float32 directly. A CPU does not: there see _refined.
     """
     x, w, ids, best = (need(tensors, n) for n in ("x", "w", "out_ids", "out_max"))
+    if not x.is_cuda and x.dtype != torch.float32:
+        return _refined(x, w, ids, best)
     logits = scratch("logits", (x.shape[0], dims["vocab_size"]), torch.float32, x.device)
     wide_ids = scratch("ids", tuple(ids.shape), torch.int64, x.device)
-    if x.dtype == torch.float32:
-
-        def multiply() -> None:
-            torch.mm(x, w.t(), out=logits)
-    elif x.is_cuda:
-
-        def multiply() -> None:
-            torch.mm(x, w.t(), out_dtype=torch.float32, out=logits)
-    else:
-        multiply = _converting(x, w, logits)
+    narrow = x.dtype != torch.float32
 
     def call() -> None:
-        multiply()
+        if narrow:
+            torch.mm(x, w.t(), out_dtype=torch.float32, out=logits)
+        else:
+            torch.mm(x, w.t(), out=logits)
         torch.max(logits, 1, out=(best, wide_ids))
         ids.copy_(wide_ids)
 
     return call
 
 
-def _converting(x: torch.Tensor, w: torch.Tensor, logits: torch.Tensor) -> Callable[[], None]:
-    step = max(1, _CHUNK // w.shape[1])
-    wide_x = scratch("x", tuple(x.shape), torch.float32, x.device)
-    wide_w = scratch("w", (step, w.shape[1]), torch.float32, x.device)
+def _refined(x: torch.Tensor, w: torch.Tensor, ids: torch.Tensor, best: torch.Tensor) -> Callable[[], None]:
+    """Logits rounded to the storage type first; those the rounding cannot tell from the best once more in float32.
 
-    def multiply() -> None:
-        wide_x.copy_(x)
-        for start in range(0, w.shape[0], step):
-            rows = w[start : start + step]
-            part = wide_w[: rows.shape[0]]
-            part.copy_(rows)
-            torch.mm(wide_x, part.t(), out=logits[:, start : start + step])
+    Rounding keeps the order, so the largest logit is among those within a step or two of the largest rounded one.
+    """
+    rounded = scratch("rounded", (x.shape[0], w.shape[0]), x.dtype, x.device)
+    margin = 2 * torch.finfo(x.dtype).eps
 
-    return multiply
+    def call() -> None:
+        torch.mm(x, w.t(), out=rounded)
+        top = rounded.amax(dim=1, keepdim=True).float()
+        close = (rounded >= top - margin * top.abs()) | (rounded == top)
+        for t in range(x.shape[0]):
+            rows = close[t].nonzero()[:, 0]
+            exact = torch.mv(w.index_select(0, rows).float(), x[t].float())
+            value, first = exact.max(0)
+            best[t] = value
+            ids[t] = rows[first]
+
+    return call
 
 
 def encoder_qkv(dims: Mapping[str, int], tensors: Tensors, scalars: Mapping[str, float]) -> Callable[[], None]:

@@ -10,7 +10,7 @@ import torch
 from kb.contract import Contract
 from kb.dtype import DType, Target
 from kb.library import library_root, load_library
-from runtime.baselines import Baseline, available_baselines, get_baseline
+from runtime.baselines import Baseline, available_baselines, get_baseline, torch_sdpa
 from runtime.baselines.torch_compiled import IMPLEMENTATIONS as COMPILED
 from runtime.errors import MissingToolError
 from tests.runtime.against_reference import EPS, assert_right, run
@@ -51,6 +51,16 @@ def test_what_is_compiled_computes_what_torch_computes_step_by_step(contract_id:
             inputs = make_inputs(contract, dims, DType.BFLOAT16, "normal", 1)
             got = run(baseline, contract, dims, DType.BFLOAT16, inputs)
             assert_right(contract, dims, DType.BFLOAT16, "normal", got, inputs)
+
+
+def test_attention_over_all_gathered_blocks_is_right_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU runs: every sequence at once under a mask, whatever lies past its end."""
+    contract = CONTRACTS["paged_decode_attention"]
+    monkeypatch.setattr(torch_sdpa, "_gather_each", torch_sdpa._gather_all)
+    for dims in contract.sweep.correctness:
+        for case, inputs in cases(contract, dims, DType.BFLOAT16):
+            got = run(get_baseline(contract.id, "torch_sdpa"), contract, dims, DType.BFLOAT16, inputs)
+            assert_right(contract, dims, DType.BFLOAT16, case, got, inputs)
 
 
 def test_preparing_changes_no_tensor() -> None:
@@ -115,7 +125,9 @@ def test_what_cannot_run_here_says_what_is_missing(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_record_names_the_libraries_and_their_versions() -> None:
-    assert get_baseline("rope", "torch_eager").libraries() == {"torch": torch.__version__}
+    versions = get_baseline("rope", "torch_eager").libraries()
+    assert versions["torch"] == torch.__version__
+    assert versions.get("cuda") == torch.version.cuda
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def residual_rmsnorm(dims: Mapping[str, int], tensors: Tensors, scalars: Mapping
 
 
 def warps_for(width: int) -> int:
-    """Eight elements a thread up to 2048, then more warps, sixteen at most."""
-    return max(4, min(16, power_of_2(width) // 256))
+    """Eight elements a thread where that is four warps or more; sixteen warps at most, beyond 8192 thirty-two."""
+    return max(4, min(16 if width <= 8192 else 32, power_of_2(width) // 256))
 
 
 IMPLEMENTATIONS = {"residual_rmsnorm": residual_rmsnorm}
