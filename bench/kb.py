@@ -217,16 +217,31 @@ def measure(size: int, repeats: int) -> tuple[list[Sample], str]:
     return samples, said
 
 
-def report(
-    day: date, hardware: str, results: list[tuple[int, list[Sample], str]], help_: Sample, repeats: int, load: float
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Under what circumstances it was measured."""
+
+    day: date
+    hardware: str
+    note: str
+    load: float
+    repeats: int
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.hardware}; Python {platform.python_version()}, {platform.system()}. Wall time of whole processes, "
+            f"median (fastest to slowest) of {self.repeats}, of --help {2 * self.repeats}. "
+            f"Load average at the start {self.load:.1f}. {self.note}"
+        )
+        return text.rstrip()
+
+
+def report(setting: Setting, results: list[tuple[int, list[Sample], str]], help_: Sample) -> str:
     """The record as Markdown."""
     lines = [
-        f"# Checking the knowledge base, {day}",
+        f"# Checking the knowledge base, {setting.day}",
         "",
-        f"{hardware}; Python {platform.python_version()}, {platform.system()}. Wall time of whole processes, "
-        f"median (fastest to slowest) of {repeats}, of --help {2 * repeats}. Load average at the start {load:.1f}; "
-        "what else runs on the machine adds to wall time and less to processor time.",
+        str(setting),
         "",
         "| blocks | run | wall seconds | target | processor seconds | peak memory |",
         "|---:|---|---|---|---:|---:|",
@@ -239,7 +254,7 @@ def report(
     lines += ["", *(f"{size:,} blocks: {said}." for size, _, said in results)]
     lines += [
         "",
-        f"Made by `python bench/kb.py --sizes {','.join(str(s) for s, _, _ in results)} --repeats {repeats}`.",
+        f"Made by `python bench/kb.py --sizes {','.join(str(s) for s, _, _ in results)} --repeats {setting.repeats}`.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -256,6 +271,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="1000,10000", help="numbers of blocks, comma-separated")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--hardware", default=f"{os.cpu_count()} cores", help="how to describe this machine")
+    parser.add_argument("--note", default="", help="what else to know about this run")
     parser.add_argument("--date", type=date.fromisoformat, default=datetime.now(UTC).date())
     parser.add_argument("--out", type=Path, help="write the record there, too")
     options = parser.parse_args()
@@ -264,7 +280,8 @@ def main() -> None:
     help_ = repeat("--help", 2 * options.repeats, lambda: run(["--help"], dict(os.environ)), lambda: None)
     sizes = [int(size) for size in options.sizes.split(",")]
     results = [(size, *measure(size, options.repeats)) for size in sizes]
-    text = report(options.date, options.hardware, results, help_, options.repeats, load)
+    setting = Setting(options.date, options.hardware, options.note, load, options.repeats)
+    text = report(setting, results, help_)
     print(text, end="")
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
