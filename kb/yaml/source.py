@@ -12,7 +12,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
-from kb.place import MAX_BYTES, read_regular_file
+from kb.place import MAX_BYTES as MAX_BYTES  # part of this module too
+from kb.place import read_regular_file
 
 # A file full of offences (a binary renamed to .yaml) says so a few times, not a million times.
 MAX_REPEATS = 5
