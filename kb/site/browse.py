@@ -159,9 +159,9 @@ def _freshest(content: Content) -> str:
         rows.append(
             (
                 newest or "no date",
-                link(FRESH, p.title, principle_page(p.id)),
+                link_html(FRESH, text.html(p.title), principle_page(p.id)),
                 words.KINDS[p.kind].lower(),
-                text.inline(hardware or ""),
+                text.html(hardware or ""),
                 p.modified.isoformat(),
             )
         )
@@ -169,7 +169,10 @@ def _freshest(content: Content) -> str:
         "Newest measurement first. Published evidence carries the date of its source only where the entry states it."
     )
     columns = ("measured", "principle", "kind", "hardware", "entry modified")
-    return text.page("Freshest evidence", [intro, text.table(columns, rows)])
+    return text.page(
+        "Freshest evidence",
+        [intro, text.html_table(columns, rows, wide="principle", unbroken=("measured", "entry modified"))],
+    )
 
 
 def _dead_ends(content: Content) -> str:

@@ -42,7 +42,7 @@ def _parts(content: Content, c: Contract) -> Iterator[str]:
     yield "## What it computes"
     yield text.fence(c.semantics)
     yield "## Interface"
-    yield text.table(("tensor", "", "shape", "dtype", "aligned to", "meaning"), map(_tensor, c.tensors))
+    yield text.table(("tensor", "role", "shape", "dtype", "aligned to", "meaning"), map(_tensor, c.tensors))
     if c.scalars:
         rows = [(text.code(s.name), s.dtype.value, f"{s.example:g}", text.inline(s.doc)) for s in c.scalars]
         yield text.table(("scalar", "dtype", "for example", "meaning"), rows)
@@ -126,7 +126,7 @@ def _dtypes(c: Contract) -> Iterator[str]:
             )
             for r in c.dtypes.rounding
         ]
-        yield text.table(("rounding point", "", "binding", "why"), rows)
+        yield text.table(("rounding point", "rounded", "binding", "why"), rows)
 
 
 def _numerics(c: Contract) -> Iterator[str]:

@@ -7,8 +7,8 @@ from kb.site.text import html
 _WIDTH, _HEIGHT = 640, 430
 # Name, lines below it, x, y, width, height, style.
 _BOXES = (
-    ("principles/", ("decisions, dead ends,", "mandates"), 0, 0, 180, 70, "ac-store"),
-    ("contracts/", ("interface, dtypes,", "numerics"), 0, 90, 180, 70, "ac-store"),
+    ("contracts/", ("interface, dtypes,", "numerics"), 0, 0, 180, 70, "ac-store"),
+    ("principles/", ("decisions, dead ends,", "mandates"), 0, 90, 180, 70, "ac-store"),
     ("render", ("what holds here,", "as a prompt"), 240, 45, 150, 70, "ac-box"),
     ("author", ("a language model", "or a person"), 470, 45, 150, 70, "ac-box"),
     ("gates", ("static, compile, interface,", "numerics, sanitizer, speed"), 430, 200, 190, 70, "ac-box"),
@@ -17,15 +17,15 @@ _BOXES = (
     ("engine", ("paged cache, batching,", "graphs, tokens"), 0, 340, 160, 70, "ac-box"),
 )
 _ARROWS = (
-    ("M180,35 L210,35 L210,70 L234,70", ""),
-    ("M180,125 L210,125 L210,90 L234,90", ""),
-    ("M390,80 L464,80", "prompt"),
-    ("M545,115 L545,194", "candidate"),
-    ("M430,235 L315,235 L315,121", "diagnostics, round by round"),
-    ("M525,270 L525,334", "admitted"),
-    ("M430,375 L376,375", ""),
-    ("M220,375 L166,375", ""),
-    ("M330,235 L90,235 L90,166", "a search that ends without success drafts a dead end"),
+    "M180,35 L210,35 L210,70 L234,70",
+    "M180,125 L210,125 L210,90 L234,90",
+    "M390,80 L464,80",
+    "M545,115 L545,194",
+    "M430,235 L315,235 L315,121",
+    "M525,270 L525,334",
+    "M430,375 L376,375",
+    "M220,375 L166,375",
+    "M330,235 L90,235 L90,166",
 )
 _LABELS = (
     (427, 72, "prompt", "middle"),
@@ -49,7 +49,7 @@ def architecture() -> str:
         '<defs><marker id="ac-head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path class="ac-head" d="M0,0 L8,4 L0,8 z"/></marker></defs>'
     )
-    arrows = "".join(f'<path class="ac-arrow" d="{path}" marker-end="url(#ac-head)"/>' for path, _ in _ARROWS)
+    arrows = "".join(f'<path class="ac-arrow" d="{path}" marker-end="url(#ac-head)"/>' for path in _ARROWS)
     boxes = "".join(_box(*box) for box in _BOXES)
     labels = "".join(
         f'<text class="ac-plot-label" x="{x}" y="{y}" text-anchor="{anchor}">{html(label)}</text>'

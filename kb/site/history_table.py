@@ -22,11 +22,12 @@ def history_table(changes: Sequence[Change]) -> str:
             (
                 change.commit.date.date().isoformat(),
                 "" if change.version is None else f"v{change.version}",
-                text.inline(what),
-                text.inline(fields),
-                text.inline(change.commit.subject),
-                text.inline(change.commit.author),
-                text.code(change.commit.short),
+                text.html(what),
+                text.html(fields),
+                text.html(change.commit.subject),
+                text.html(change.commit.author),
+                f"<code>{change.commit.hash[:8]}</code>",
             )
         )
-    return text.table(["date", "version", "what", "fields", "why", "who", "commit"], rows)
+    columns = ("date", "version", "what", "fields", "why", "who", "commit")
+    return text.html_table(columns, rows, wide="why", unbroken=("date",))

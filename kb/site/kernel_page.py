@@ -22,7 +22,7 @@ def page(content: Content, kernel: Entry) -> str:
     """The page in Markdown."""
     m = kernel.manifest
     title = f"{m.contract} on {m.target.value}, kernel {kernel_label(kernel)}"
-    return text.page(title, _parts(content, kernel), description=f"{title}: {mean_ratio(kernel)}")
+    return text.page(title, _parts(content, kernel), description=f"{title}: {mean_ratio(kernel)}", hide=["navigation"])
 
 
 def _parts(content: Content, kernel: Entry) -> Iterator[str]:

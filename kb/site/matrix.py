@@ -72,7 +72,7 @@ def page(content: Content) -> str:
 
 
 def _table(principles: list[Principle]) -> str:
-    head = "".join(f'<th scope="col">{text.html(c.name)}</th>' for c in COLUMNS)
+    head = "".join(f'<th scope="col">{text.html(c.name).replace(", ", ",<br>")}</th>' for c in COLUMNS)
     body = "".join(_row(p) for p in principles)
     return (
         '<div class="ac-matrix"><table><thead><tr><th scope="col">principle</th>'

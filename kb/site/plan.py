@@ -19,6 +19,8 @@ from kb.site.places import principle_page as principle_path
 from kb.site.words import family_name
 
 Nav = list[Any]
+# Pages that only lists lead to have no place in the navigation to show.
+_WITHOUT_NAVIGATION = "---\nhide: [navigation]\n---\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ def _generated(content: Content, click_commands: Mapping[str, Any]) -> Iterator[
     yield matrix.PAGE, matrix.page(content)
     yield indexes.RECORDS, indexes.records_index(content)
     for record in content.records:
-        yield record_page(record.name), record.text
+        yield record_page(record.name), _WITHOUT_NAVIGATION + record.text
     for name, text in lint_docs.pages():
-        yield f"rules/{name}", text
+        yield f"rules/{name}", text if name == lint_docs.INDEX else _WITHOUT_NAVIGATION + text
     yield commands.PAGE, commands.page(click_commands)
 
 

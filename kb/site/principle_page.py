@@ -114,39 +114,39 @@ def _evidence(content: Content, here: str, items: tuple[Evidence, ...]) -> str:
     for item in items:
         value = words.quantity(item.value)
         against = words.quantity(item.baseline_value)
-        compared = text.inline(item.baseline or "")
-        if against:
-            compared = f"{compared} ({text.inline(against)})" if compared else text.inline(against)
+        compared = f"{item.baseline} ({against})" if item.baseline and against else item.baseline or against
         place = ", ".join(x for x in (item.hardware, item.software) if x)
-        date = item.measured_on.isoformat() if item.measured_on else ""
         rows.append(
             (
                 words.EVIDENCE_KINDS[item.kind],
-                text.inline(item.what),
-                f"**{text.inline(value)}**" if value else "",
-                compared,
-                text.inline(place),
-                date,
+                text.html(item.what),
+                f"<strong>{text.html(value)}</strong>" if value else "",
+                text.html(compared),
+                text.html(place),
+                item.measured_on.isoformat() if item.measured_on else "",
                 _source(content, here, item),
             )
         )
     columns = ("known by", "what", "value", "against", "on", "date", "source")
     kept = [i for i, name in enumerate(columns) if name in ("known by", "what") or any(row[i] for row in rows)]
-    return text.table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    return text.html_table(
+        [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], wide="what", unbroken=("date",)
+    )
 
 
 def _source(content: Content, here: str, item: Evidence) -> str:
     parts = []
     if item.reference:
-        parts.append(text.outward(item.reference))
+        parts.append(text.outward_html(item.reference))
     if item.record:
         name = item.record.rsplit("/", 1)[-1].removesuffix(".md")
         known = any(r.name == name for r in content.records)
-        parts.append(link(here, f"record {name}", record_page(name)) if known else text.inline(item.record))
+        label = text.html(f"record {name}" if known else item.record)
+        parts.append(link_html(here, label, record_page(name)) if known else label)
     if item.kernel:
         kernel = content.by_digest.get(item.kernel)
         label = f"kernel {item.kernel[:12]}"
-        parts.append(link(here, label, kernel_page(kernel.manifest)) if kernel else text.inline(label))
+        parts.append(link_html(here, label, kernel_page(kernel.manifest)) if kernel else label)
     return ", ".join(parts)
 
 

@@ -74,6 +74,12 @@ def outward(reference: str) -> str:
     return inline(reference) if url is None else f"[{inline(reference)}]({url})"
 
 
+def outward_html(reference: str) -> str:
+    """The same as HTML."""
+    url = web_address(reference)
+    return html(reference) if url is None else f'<a href="{html(url)}">{html(reference)}</a>'
+
+
 def web_address(reference: str) -> str | None:
     """The https address of a reference; None for what has none (other schemes included)."""
     reference = reference.strip()
@@ -93,6 +99,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(cell or " " for cell in row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, wide: str, unbroken: Sequence[str]) -> str:
+    """An HTML table of cells that are HTML already, where a phone needs hints.
+
+    Column ``wide`` keeps a readable width although the table scrolls; ``unbroken`` columns never break a line.
+    """
+    css = ["ac-wide" if c == wide else "ac-unbroken" if c in unbroken else "" for c in columns]
+    classes = [f' class="{name}"' if name else "" for name in css]
+    head = "".join(f'<th scope="col">{html(column)}</th>' for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td{c}>{cell}</td>" for c, cell in zip(classes, row, strict=True)) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def bullets(items: Iterable[str]) -> str:

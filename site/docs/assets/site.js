@@ -48,16 +48,21 @@ function startFilter(form) {
   if (location.search) apply();
 }
 
-// A region that scrolls sideways must be reachable without a mouse.
+// What scrolls must be reachable without a mouse, and a scrolling table has a name of its own.
 function reachScrolling() {
-  for (const region of document.querySelectorAll(".md-typeset__scrollwrap, .ac-matrix, .md-typeset pre > code")) {
-    if (region.scrollWidth > region.clientWidth + 1) {
-      region.tabIndex = 0;
-      if (!region.hasAttribute("role") && region.tagName !== "CODE") {
-        region.setAttribute("role", "region");
-        region.setAttribute("aria-label", "Table, scrolls sideways");
-      }
-    }
+  const headings = [...document.querySelectorAll("article h1, article h2, article h3")];
+  let number = 0;
+  for (const region of document.querySelectorAll(".md-typeset__scrollwrap, .ac-matrix")) {
+    number += 1;
+    if (region.scrollWidth <= region.clientWidth + 1) continue;
+    const before = headings.filter((h) => h.compareDocumentPosition(region) & Node.DOCUMENT_POSITION_FOLLOWING);
+    const heading = before.length ? before[before.length - 1].firstChild.textContent : "";
+    region.tabIndex = 0;
+    region.setAttribute("role", "region");
+    region.setAttribute("aria-label", `Table ${number}: ${heading}`);
+  }
+  for (const region of document.querySelectorAll(".md-typeset pre > code, .md-sidebar__scrollwrap")) {
+    if (region.scrollWidth > region.clientWidth + 1 || region.scrollHeight > region.clientHeight + 1) region.tabIndex = 0;
   }
 }
 

@@ -25,8 +25,8 @@ def build_site(library: Path, output: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's entries with made-up kernels and a hostile entry."""
-    folder = copy_library(tmp_path_factory.mktemp("library"))
+    """Two families of the project's entries with made-up kernels and a hostile entry; links into others dangle."""
+    folder = copy_library(tmp_path_factory.mktemp("library"), ("decode-gemv", "gated-mlp"))
     add_hostile_entry(folder)
     add_kernels(folder)
     return folder

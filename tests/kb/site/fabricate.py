@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,9 @@ HOSTILE_STRINGS = (
 _BLOCKS = "!!! danger\n\n    indented\n\n# head\n\n- item\n\n1. number\n\n"
 
 
-def copy_library(folder: Path) -> Path:
-    """Entries and records of the project, without its kernels and its git history."""
-    for name in ("principles", "contracts", "bench/results"):
+def copy_library(folder: Path, families: Sequence[str]) -> Path:
+    """Some families of the project's entries with all contracts and records, without its kernels and git history."""
+    for name in ("contracts", "bench/results", *(f"principles/{family}" for family in families)):
         shutil.copytree(ROOT / name, folder / name)
     (folder / "kernels").mkdir()
     return folder
