@@ -19,6 +19,8 @@ _USUAL_BYTES = {
     ".init_array": 8, ".fini_array": 8, ".bss": 16, ".data": 16, ".tbss": 0, ".tdata": 0, ".preinit_array": 0,
     ".ctors": 0,    ".dtors": 0,
 }  # fmt: skip
+_WRITABLE = frozenset({".bss", ".data", ".tbss", ".tdata"})
+_USUAL_VARIABLES = ("completed.", "__dso_handle", "__TMC_END__")
 _RUNS = frozenset({".init_array", ".preinit_array", ".ctors"})
 _RUNS_AT_END = frozenset({".fini_array", ".dtors"})
 
@@ -37,7 +39,11 @@ _IMPORTS = re.compile(
 )
 _OBJECT, _FUNCTION = 1, 2
 # Variables of NVIDIA's headers, as their mangled names begin.
-_HEADER_NAMESPACES = ("4cuda3std", "18cooperative_groups", "3cub", "6thrust", "5nvcuda")
+# What the allowed headers themselves define; the static gate has seen every variable of the source by then.
+_HEADER_NAMESPACES = (
+    *("4cuda3std", "4cuda3__", "4cuda3ptx", "4cuda3mr", "18cooperative_groups", "3cub", "6thrust", "5nvcuda"),
+    "__nv_atomic",
+)
 _OUR_OWN = frozenset({"agentcompile_set_threads"})
 
 
@@ -71,7 +77,7 @@ def image_problems(
     sections = _sections(data)
     if target is Target.CUDA:
         return list(_cubin(data, sections, constants))
-    return [*_library(sections), *_symbols(data, sections, entries)]
+    return [*_library(sections), *_variables(data, sections), *_symbols(data, sections, entries)]
 
 
 def _cubin(data: bytes, sections: Sequence[_Section], constants: Collection[str]) -> Iterator[ImageProblem]:
@@ -100,6 +106,17 @@ def _library(sections: Sequence[_Section]) -> Iterator[ImageProblem]:
         else:
             message = (
                 f"{section.size} bytes of writable variables ({section.name}); the workspace is the place for state"
+            )
+            yield ImageProblem("state-between-calls", message)
+
+
+def _variables(data: bytes, sections: Sequence[_Section]) -> Iterator[ImageProblem]:
+    """Variables by name: small ones fit in what alignment leaves and do not show in a section's size."""
+    for name, size, section, _ in _symbol_table(data, sections, ".symtab"):
+        writable = 0 < section < len(sections) and sections[section].name in _WRITABLE
+        if writable and size and not name.startswith(_USUAL_VARIABLES):
+            message = (
+                f"the variable '{name}' ({size} bytes) keeps state between calls; the workspace is the place for it"
             )
             yield ImageProblem("state-between-calls", message)
 

@@ -139,7 +139,7 @@ def _gate_names(text: str | None) -> tuple[GateName, ...]:
 
 @contextmanager
 def _view(quiet: bool, contract: Contract, candidate: Candidate) -> Iterator[Callable[[Event], None]]:
-    """A table that follows the gates; on a terminal it is redrawn in place, elsewhere each gate is a line at its end."""
+    """A table that follows the gates: redrawn in place on a terminal, elsewhere a line for each gate at its end."""
     if quiet:
         yield lambda _: None
         return

@@ -68,7 +68,7 @@ def truth_of(
     without: list[dict[str, torch.Tensor]] = []
     narrow = storage is not DType.FLOAT32
     if points and narrow:
-        slack = _slack(contract, dims, inputs, expected, length)
+        slack = _slack(contract, dims, inputs, expected, points, length)
         without = [_without(contract, dims, inputs, point) for point in range(points)]
     plain = Truth(inputs, expected)
     name, outputs = _run_baseline(contract, dims, storage, inputs, baselines)
@@ -96,24 +96,58 @@ def reduction_length(contract: Contract, dims: Mapping[str, int]) -> int:
 
 
 def _slack(
-    contract: Contract, dims: Mapping[str, int], inputs: CallInputs, expected: Mapping[str, Expected], length: int
+    contract: Contract,
+    dims: Mapping[str, int],
+    inputs: CallInputs,
+    expected: Mapping[str, Expected],
+    points: int,
+    length: int,
 ) -> dict[str, torch.Tensor]:
-    """Outputs with every intermediate nudged up, then down, before it is rounded: what moved is on a boundary."""
-    nudge = _BOUNDARY * SERIAL_SUM * EPS[DType.FLOAT32] * math.sqrt(length)
-    found: dict[str, torch.Tensor] = {}
-    for sign in (1.0, -1.0):
+    """How far each output moves when values are nudged up, then down, before one binding point after the other rounds.
 
-        def rounding(values: torch.Tensor, dtype: torch.dtype, _: int, sign: float = sign) -> torch.Tensor:
-            size = values.square().mean(-1, keepdim=True).sqrt()
-            return (values + sign * nudge * torch.maximum(values.abs(), size)).to(dtype).double()
+    What moves by more than the nudge lies on a rounding boundary there, and an honest kernel may be on either side. A
+    value that falls on the other side early shifts a row's mean a little, and with it everything that is rounded later:
+    later points are nudged by that much more.
+    """
+    nominal: dict[int, torch.Tensor] = {}
 
-        with rounding_as(rounding):
-            moved = reference(contract, dims, inputs)
-        for name, e in expected.items():
-            if e.values.is_floating_point():
-                distance = (moved[name].values - e.values).abs().nan_to_num(0, 0, 0)
-                found[name] = torch.maximum(found[name], distance) if name in found else distance
-    # A nudge moves every output a little; only jumps of a rounding count, and then with both neighbours' width.
+    def watching(values: torch.Tensor, dtype: torch.dtype, number: int) -> torch.Tensor:
+        nominal[number] = values
+        return values.to(dtype).double()
+
+    with rounding_as(watching):
+        reference(contract, dims, inputs)
+    least = _BOUNDARY * SERIAL_SUM * EPS[DType.FLOAT32] * math.sqrt(length)
+    nudges = [least] * points
+    found = {name: torch.zeros_like(e.values) for name, e in expected.items() if e.values.is_floating_point()}
+    for point in range(points):
+        for sign in (1.0, -1.0):
+            shifts: dict[int, float] = {}
+
+            def rounding(
+                values: torch.Tensor,
+                dtype: torch.dtype,
+                number: int,
+                point: int = point,
+                sign: float = sign,
+                shifts: dict[int, float] = shifts,
+            ) -> torch.Tensor:
+                size = torch.maximum(values.abs(), values.square().mean(-1, keepdim=True).sqrt())
+                if number == point:
+                    values = values + sign * nudges[point] * size
+                elif number > point:
+                    moved = (values - nominal[number]).abs() / size.clamp(min=1e-30)
+                    shifts[number] = float(moved.nan_to_num(0, 0, 0).median())
+                return values.to(dtype).double()
+
+            with rounding_as(rounding):
+                moved = reference(contract, dims, inputs)
+            for number, shift in shifts.items():
+                nudges[number] = max(nudges[number], least + 2 * shift)
+            for name, so_far in found.items():
+                distance = (moved[name].values - expected[name].values).abs().nan_to_num(0, 0, 0)
+                found[name] = torch.maximum(so_far, distance)
+    # The nudge itself moves every output a little; a jump may have a neighbour's jump on top of it.
     return {name: 2.0 * distance for name, distance in found.items()}
 
 

@@ -16,7 +16,7 @@ def _words(text: str) -> frozenset[str]:
 HEADERS = {
     Target.CPU: re.compile(
         r"^(c?(std(int|def|bool)|math|string|float|limits|assert)(\.h)?|algorithm|array|limits|numeric|type_traits|utility"
-        r"|tuple|vector|bit|functional|iterator|initializer_list|cfenv|omp\.h|immintrin\.h|arm_neon\.h|arm_sve\.h|memory|new)$"
+        r"|tuple|vector|bit|functional|iterator|initializer_list|omp\.h|immintrin\.h|arm_neon\.h|arm_sve\.h|memory|new)$"
     ),
     Target.CUDA: re.compile(
         r"^(cuda_(bf16|fp16|fp8|fp6|fp4|pipeline|pipeline_primitives|awbarrier|awbarrier_primitives)\.h|mma\.h"

@@ -11,6 +11,7 @@ _FILE = "reads or writes files, memory mappings or the network"
 _CODE = "loads or jumps to code"
 _THREAD = "starts threads; use OpenMP"
 _CLOCK = "reads a clock, so behaviour could depend on being timed"
+_MODE = "changes the floating-point mode of whoever calls it"
 _ENVIRONMENT = "reads the environment"
 _HOST = "is the host's API; a candidate is device code"
 _DEVICE = "has no place in a kernel"
@@ -45,6 +46,9 @@ for _reason, _names in {
     "__builtin_ia32_rdpmc __builtin_readcyclecounter __clock __clock64 __clockhi globaltimer __globaltimer timespec "
     "timeval difftime mktime strftime getrusage system_clock steady_clock high_resolution_clock __pm0 __pm1 __pm2 "
     "__pm3",
+    _MODE: "_mm_setcsr _MM_SET_FLUSH_ZERO_MODE _MM_SET_DENORMALS_ZERO_MODE _MM_SET_ROUNDING_MODE "
+    "_MM_SET_EXCEPTION_STATE _MM_SET_EXCEPTION_MASK __builtin_ia32_ldmxcsr _fxrstor _xrstor fesetround fesetenv "
+    "feholdexcept feupdateenv __arm_wsr __builtin_aarch64_set_fpcr __set_fpcr",
     _ENVIRONMENT: "getenv secure_getenv setenv putenv environ getpid getppid gettid getuid geteuid gethostname sysconf "
     "uname getauxval sched_getcpu get_nprocs",
 }.items():

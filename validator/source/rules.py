@@ -12,7 +12,7 @@ from validator.source.entries import entry_problems, linkage_problems
 from validator.source.lexer import SourceProblem, Token, tokenize
 from validator.source.names import forbidden, forbidden_when_used
 from validator.source.ptx import asm_problems
-from validator.source.scopes import CONSTANT, Declaration, constant_names, scan
+from validator.source.scopes import Declaration, constant_names, is_constant, name_position, scan
 
 _PRELUDE = frozenset({"T", "to_float", "from_float", "bfloat16", "float16", "std", "__nv_bfloat16", "__half"})
 
@@ -72,20 +72,18 @@ def _construct_problems(tokens: Sequence[Token], target: Target) -> Iterator[Sou
 def _state_problems(declarations: Sequence[Declaration]) -> Iterator[SourceProblem]:
     """Nothing may remember from one call to the next but the workspace."""
     for declaration in declarations:
-        names = {t.text for t in declaration.head}
-        if declaration.kind == "variable" and not names & CONSTANT and "__shared__" not in names:
+        shared = "__shared__" in {t.text for t in declaration.head}
+        if declaration.kind == "variable" and not shared and not is_constant(declaration.head):
             text = " ".join(t.text for t in declaration.head[:6])
             message = f"'{text}' keeps state between calls; the workspace is the place for that"
             yield SourceProblem("state-between-calls", message, declaration.line)
         if declaration.kind == "class":
             yield from _static_members(declaration.body)
         for i, token in enumerate(declaration.body):
-            following = {t.text for t in declaration.body[i + 1 : i + 4]}
-            if (
-                token.text == "static"
-                and declaration.kind == "function"
-                and not following & (CONSTANT | {"__shared__"})
-            ):
+            if token.text != "static" or declaration.kind != "function":
+                continue
+            statement = _statement(declaration.body, i)
+            if not is_constant(statement) and "__shared__" not in {t.text for t in statement}:
                 message = "a static local keeps state between calls; the workspace is the place for that"
                 yield SourceProblem("state-between-calls", message, token.line)
     for declaration in declarations:
@@ -94,18 +92,19 @@ def _state_problems(declarations: Sequence[Declaration]) -> Iterator[SourceProbl
                 yield SourceProblem("state-between-calls", f"'{token.text}' keeps state between calls", token.line)
 
 
+def _statement(tokens: Sequence[Token], start: int) -> Sequence[Token]:
+    """Tokens from ``start`` to the end of the statement."""
+    end = next((i for i in range(start, len(tokens)) if tokens[i].text == ";"), len(tokens))
+    return tokens[start:end]
+
+
 def _static_members(body: Sequence[Token]) -> Iterator[SourceProblem]:
     """Static data members that are not constant."""
     for i, token in enumerate(body):
         if token.text != "static":
             continue
-        rest: list[str] = []
-        for follower in body[i + 1 : i + 40]:
-            if follower.text in ("(", ";", "=", "{"):
-                break
-            rest.append(follower.text)
-        function = i + 1 + len(rest) < len(body) and body[i + 1 + len(rest)].text == "("
-        if not function and not CONSTANT & set(rest):
+        rest = _statement(body, i)
+        if name_position(rest) is None and not is_constant(rest):
             yield SourceProblem("state-between-calls", "a static member keeps state between calls", token.line)
 
 

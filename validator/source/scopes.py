@@ -67,10 +67,27 @@ def constant_names(tokens: Sequence[Token]) -> set[str]:
     return found
 
 
+def is_constant(head: Sequence[Token]) -> bool:
+    """Whether a variable declared so can never change: a pointer to constants can, a constant pointer cannot."""
+    words = [t.text for t in head]
+    end = next((i for i, word in enumerate(words) if word in ("=", "{")), len(words))
+    words = words[:end]
+    if {"constexpr", "__constant__", "constinit"} & set(words):
+        return "constinit" not in words or "const" in words
+    if "*" in words:
+        last = len(words) - 1 - words[::-1].index("*")
+        return "const" in words[last:]
+    return "const" in words
+
+
 def name_position(head: Sequence[Token]) -> int | None:
     """Place of the name right before the parameter list; None when there is no parameter list."""
-    depth = 0
+    depth = brackets = 0
     for i, token in enumerate(head):
+        if token.text in ("[", "]"):  # an array's size may call functions; it declares none
+            brackets += 1 if token.text == "[" else -1
+        if brackets:
+            continue
         if token.text == "(":
             before = head[i - 1] if i else None
             if depth == 0 and before is not None and before.kind == "name" and before.text not in TAKES_PARENTHESES:
@@ -109,7 +126,9 @@ def _scan(tokens: Sequence[Token], c_linkage: bool) -> Iterator[Declaration]:
                 head = []
             elif _CLASS_KEYS & set(names) and "=" not in names:
                 yield Declaration("class", tuple(head), c_linkage, tuple(inner))
-                head = [] if end + 1 >= len(tokens) or tokens[end + 1].text == ";" else [head[0]]
+                head = [t for t in head if t.text in CONSTANT]  # what follows, if anything, is a variable of it
+                if end + 1 >= len(tokens) or tokens[end + 1].text == ";":
+                    head = []
             # else: an initializer; what follows belongs to the same declaration
             i = end + 1
             continue

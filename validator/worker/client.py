@@ -26,6 +26,7 @@ from kb.manifest import Finding
 from runtime.kernel import Compiled
 from validator.arena import Layout
 from validator.sandbox import Limits
+from validator.worker.supervisor import LOST_CHANNEL
 from validator.worker.wire import BrokenChannel, Channel
 
 _F_ADD_SEALS, _SEAL_SHRINK_GROW = 1033, 0x0001 | 0x0002 | 0x0004  # SEAL, SHRINK, GROW
@@ -244,6 +245,8 @@ def _finding(how: Mapping[str, Any]) -> Finding:
         case "timeout":
             text = f"did not finish within {how['limit']:g} s and was killed"
             return Finding(code="timed-out", message=text, details=details)
+        case "exit" if how["code"] == LOST_CHANNEL:
+            return Finding(code="stopped-answering", message=f"closed its descriptors {where}", details=details)
         case "exit":
             text = f"the process ended itself with status {how['code']} {where}; a kernel must return"
             return Finding(code="exited-early", message=text, details=details)
@@ -259,7 +262,7 @@ def _finding(how: Mapping[str, Any]) -> Finding:
         case "forged":
             return Finding(code="forged-reply", message=f"wrote to the result channel {where}", details=details)
         case "silent" | "unstoppable":
-            text = f"closed its descriptors or stopped answering {where}"
+            text = f"stopped answering {where}"
             return Finding(code="stopped-answering", message=text, details=details)
     return Finding(code="broken-channel", message="the worker's channel broke", details=details)
 

@@ -16,9 +16,11 @@ from typing import Any
 
 from validator.sandbox import Limits, Profile, confine, fork_into_namespaces
 from validator.worker.resident import reside
-from validator.worker.wire import BrokenChannel, Channel
+from validator.worker.wire import BrokenChannel, Channel, ForgedFrame
 
 _STOP_SECONDS = 2.0
+# How a resident ends whose channel is gone while its supervisor still listens: the candidate closed it.
+LOST_CHANNEL = 71
 
 
 def serve(descriptor: int) -> None:
@@ -136,6 +138,9 @@ class _Child:
         except TimeoutError:
             self.kill()
             raise _Ended({"reason": "timeout", "op": message["op"], "limit": timeout}) from None
+        except ForgedFrame:
+            self.kill()
+            raise _Ended({"reason": "forged", "op": message["op"]}) from None
         except BrokenChannel:
             if select.select([judge], [], [], 0)[0]:
                 raise  # nobody is left to tell
@@ -227,12 +232,13 @@ def _become_resident(sock: socket.socket, number_writer: int, request: dict[str,
             os.write(number_writer, str(child).encode())
             os.close(number_writer)
 
-        left = fork_into_namespaces(tell_number, namespaces_wanted=request["namespaces"])
+        wanted = bool(request["namespaces"])
+        left = fork_into_namespaces(tell_number, namespaces_wanted=wanted, pid=profile.kind != "cuda")
         os.close(number_writer)
         channel = Channel(sock, "worker")
         channel.send({"layers": list(confine(profile, left))})
         reside(channel, request["device"])
-        code = 0
+        code = LOST_CHANNEL
     except BaseException:  # the fork must never return into the supervisor's loop
         code = 70
     finally:

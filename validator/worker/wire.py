@@ -26,6 +26,10 @@ class BrokenChannel(Exception):  # noqa: N818 - a state of the channel, not a mi
     """The other end is gone, or something else than it has written to the channel."""
 
 
+class ForgedFrame(BrokenChannel):
+    """Something was written to the channel that is no frame of the other end."""
+
+
 class Channel:
     """One end. ``side`` is ``judge`` or ``worker``; the two ends must differ."""
 
@@ -63,11 +67,11 @@ class Channel:
         try:
             size, mac = _HEADER.unpack(header)
             if size > MAX_FRAME:
-                raise BrokenChannel(f"a frame of {size} bytes; {MAX_FRAME} at most")
+                raise ForgedFrame(f"a frame of {size} bytes; {MAX_FRAME} at most")
             payload, _ = self._read(size, deadline)
             other = "worker" if self._side == "judge" else "judge"
             if not hmac.compare_digest(mac, self._mac(other, self._received, payload)):
-                raise BrokenChannel("a frame is not authentic")
+                raise ForgedFrame("a frame is not authentic")
             self._received += 1
             message = json.loads(payload)
         except (BrokenChannel, ValueError) as error:
@@ -75,7 +79,7 @@ class Channel:
                 os.close(descriptor)
             if isinstance(error, BrokenChannel):
                 raise
-            raise BrokenChannel(f"a frame is not JSON ({error})") from None
+            raise ForgedFrame(f"a frame is not JSON ({error})") from None
         return message, descriptors
 
     def close(self) -> None:
