@@ -12,7 +12,7 @@ from kb.site import text, words
 from kb.site.content import Content
 from kb.site.history_table import history_table
 from kb.site.places import contract_page, link, principle_page
-from kb.site.ranking import ranking
+from kb.site.ranking import legend, ranking
 from kb.site.shape_plots import contract_plots
 
 _DIM_KINDS = {
@@ -78,6 +78,8 @@ def _parts(content: Content, c: Contract) -> Iterator[str]:
     )
     yield "## Admitted kernels"
     yield from ranking(content, here, content.kernels_of(c.id))
+    if content.kernels_of(c.id):
+        yield legend()
     yield from contract_plots(content, c)
     yield "## Principles that speak to it"
     yield from _principles(here, content.speaking_to(c.id))

@@ -7,7 +7,9 @@ from kb.dtype import Target
 from kb.site import text, words
 from kb.site.content import Content
 from kb.site.places import contract_page, kernel_page, link, record_page
-from kb.site.ranking import ranking
+from kb.site.plots import Bar, Group, bars
+from kb.site.ranking import legend, ranking
+from kb.store import Entry
 
 CONTRACTS, KERNELS, RECORDS = "contracts/index.md", "kernels/index.md", "records/index.md"
 
@@ -40,7 +42,7 @@ def contracts_index(content: Content) -> str:
 
 def kernels_index(content: Content) -> str:
     """The whole store, ranked a contract and target."""
-    parts = []
+    parts = [_fastest_chart(content), legend()] if content.kernels else []
     for contract in sorted({k.manifest.contract for k in content.kernels}):
         parts.append(f"## {text.inline(contract)}")
         parts += ranking(content, KERNELS, content.kernels_of(contract))
@@ -62,11 +64,31 @@ def records_index(content: Content) -> str:
     return text.page("Benchmark records", [intro, text.bullets(items) if items else "None yet."])
 
 
+def _fastest_chart(content: Content) -> str:
+    """The fastest admitted kernel of each contract and target against its strongest baseline."""
+    groups = []
+    for target in Target:
+        for contract in sorted(content.library.contracts):
+            best = _best(content, contract, target)
+            if best is not None and best.ratio:
+                groups.append(Group(f"{contract} on {target.value}", (Bar(best.ratio, f"{best.ratio:.2f}×"),)))
+    if not groups:
+        return ""
+    title = (
+        "Fastest admitted kernel of each contract against its strongest baseline (dashed: equal), mean over its shapes"
+    )
+    return bars(title, groups, reference=1.0)
+
+
+def _best(content: Content, contract: str, target: Target) -> Entry | None:
+    admitted = [k for k in content.kernels_of(contract, target) if k.manifest.status == "admitted"]
+    return max(admitted, key=lambda k: (k.ratio, k.digest), default=None)
+
+
 def _fastest(content: Content, contract: Contract, target: Target) -> str:
     if target not in contract.baselines:
         return "not offered"
-    admitted = [k for k in content.kernels_of(contract.id, target) if k.manifest.status == "admitted"]
-    if not admitted:
+    best = _best(content, contract.id, target)
+    if best is None:
         return ""
-    best = max(admitted, key=lambda k: (k.ratio, k.digest))
     return link(CONTRACTS, f"{best.ratio:.2f}×", kernel_page(best.manifest))

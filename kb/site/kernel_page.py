@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kb.dtype import Target
 from kb.manifest import Environment, GateResult, Manifest, Outcome, Verdict
@@ -15,7 +14,7 @@ from kb.site.rounds import finding, rounds
 from kb.site.shape_plots import kernel_plots, timing_table
 from kb.store import Entry
 
-_MARKS = {Outcome.PASSED: "✓ passed", Outcome.FAILED: "✕ failed", Outcome.SKIPPED: "– skipped"}
+_MARKS = {Outcome.PASSED: "✓\u00a0passed", Outcome.FAILED: "✕\u00a0failed", Outcome.SKIPPED: "–\u00a0skipped"}
 
 
 def page(content: Content, kernel: Entry) -> str:
@@ -95,7 +94,7 @@ def _verdict_line(v: Verdict) -> str:
 
 def _gates(v: Verdict) -> str:
     rows = [
-        (gate.gate.value, _MARKS[gate.outcome], _details(gate), f"{gate.seconds:.1f} s" if gate.seconds else "")
+        (gate.gate.value, _MARKS[gate.outcome], _details(gate), f"{gate.seconds:.1f}\u00a0s" if gate.seconds else "")
         for gate in v.gates
     ]
     return text.table(("gate", "outcome", "what it measured", "took"), rows)
@@ -104,10 +103,18 @@ def _gates(v: Verdict) -> str:
 def _details(gate: GateResult) -> str:
     parts = [text.inline(gate.reason)] if gate.reason else []
     for name, value in sorted(gate.details.items()):
-        shown = value if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-        shown = f"{shown:.4g}" if isinstance(shown, float) else str(shown)
-        parts.append(f"{text.inline(name)}: {text.inline(shown[:400])}")
+        parts.append(text.inline(f"{name.replace('_', ' ')}: {_shown(value)[:400]}"))
     return "; ".join(parts)
+
+
+def _shown(value: object) -> str:
+    """A measured detail, nested or not, as a person would write it."""
+    if isinstance(value, Mapping):
+        pairs = ((k, f"({_shown(v)})" if isinstance(v, Mapping) else _shown(v)) for k, v in value.items())
+        return ", ".join(f"{k} {v}" for k, v in pairs)
+    if isinstance(value, list | tuple):
+        return ", ".join(_shown(item) for item in value) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _findings(v: Verdict) -> Iterator[str]:
@@ -134,9 +141,10 @@ def _errors(v: Verdict) -> Iterator[str]:
         return
     yield "### Worst errors"
     worst = sorted(v.errors, key=lambda e: (-(e.error / e.allowed if e.allowed else 0.0), str(e.dims), e.tensor))[:12]
+    common, labels = words.shapes_apart([e.dims for e in worst])
     rows = [
         (
-            text.inline(words.shape(e.dims)),
+            text.inline(label),
             e.dtype.value,
             text.inline(e.distribution),
             text.code(e.tensor),
@@ -145,10 +153,12 @@ def _errors(v: Verdict) -> Iterator[str]:
             f"{e.allowed:.3g}",
             f"{e.error / e.allowed:.0%}" if e.allowed else "exact",
         )
-        for e in worst
+        for label, e in zip(labels, worst, strict=True)
     ]
     columns = ("shape", "T", "inputs", "output", "error", "baseline's error", "allowed", "used")
     yield text.table(columns, rows)
+    if common:
+        yield f"In all of them {text.inline(common)}."
 
 
 def _origin(content: Content, here: str, m: Manifest) -> Iterator[str]:
@@ -189,10 +199,10 @@ def _plan(m: Manifest) -> str:
         rows.append(
             (
                 text.code(launch.entry),
-                text.code(" × ".join(str(e) for e in launch.grid)),
-                text.code(" × ".join(str(e) for e in launch.block)),
+                text.code(", ".join(str(e) for e in launch.grid)),
+                text.code(", ".join(str(e) for e in launch.block)),
                 text.code(launch.shared_bytes),
-                text.code(" × ".join(str(e) for e in launch.cluster)),
+                text.code(", ".join(str(e) for e in launch.cluster)),
                 text.code(launch.when) if launch.when is not None else "always",
                 ", ".join(flags),
             )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kb.dtype import Target
-from kb.site import text, words
+from kb.site import text
 from kb.site.content import Content
 from kb.site.places import contract_page, kernel_label, kernel_page, link
 from kb.store import Entry
@@ -173,6 +173,3 @@ def _best(here: str, kernels: tuple[Entry, ...]) -> str:
 
 def _admitted(content: Content, contract: str) -> list[Entry]:
     return [k for k in content.kernels_of(contract) if k.manifest.status == "admitted"]
-
-
-__all__ = ["FAMILIES", "INDEX", "Family", "page_of", "pages", "sites", "words"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kb.site import text, words
+from kb.site import text
 from kb.site.content import Content
 from kb.site.places import kernel_label, kernel_page, link
 from kb.store import Entry
@@ -21,7 +21,11 @@ def ranking(content: Content, here: str, kernels: Sequence[Entry]) -> Iterator[s
     rows = [_row(content, here, kernel) for kernel in ordered]
     columns = ("kernel", "target", "status", "ratio", "slowest shape", "share of bandwidth", "hardware", "author")
     yield text.table(columns, rows)
-    yield (
+
+
+def legend() -> str:
+    """What the numbers of a ranking mean."""
+    return (
         "*ratio*: time of the strongest baseline over the kernel's, geometric mean over the shapes of its latest "
         "verdict. *share of bandwidth*: the fewest bytes that must move, at the read bandwidth measured in the same "
         "run, over the kernel's time; the range is over the shapes."
@@ -64,6 +68,3 @@ def _row(content: Content, here: str, kernel: Entry) -> tuple[str, ...]:
 def mean_ratio(kernel: Entry) -> str:
     """The ratio of the latest verdict, or that there is none."""
     return f"{kernel.ratio:.2f}×" if kernel.ratio else "not timed"
-
-
-__all__ = ["authorship", "mean_ratio", "ranking", "share_range", "words"]

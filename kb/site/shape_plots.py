@@ -32,6 +32,10 @@ def contract_plots(content: Content, contract: Contract) -> Iterator[str]:
         for (dims, dtype), measured in sorted(shapes.items()):
             measured.sort(key=lambda pair: (pair[1].candidate_us, pair[0].digest))
             yield _shape_plot(f"{dims}, T = {dtype}", measured[:MAX_KERNELS])
+        if shapes:
+            fastest = [measured[0] for _, measured in sorted(shapes.items())]
+            yield "The fastest kernel of each shape in numbers:"
+            yield timing_table([timing for _, timing in fastest])
 
 
 def _shape_plot(title: str, measured: Sequence[tuple[Entry, ShapeTiming]]) -> str:
@@ -78,9 +82,10 @@ def kernel_plots(timings: Sequence[ShapeTiming]) -> Iterator[str]:
 
 def timing_table(timings: Sequence[ShapeTiming]) -> str:
     """Every number of the charts, with its spread."""
+    common, labels = words.shapes_apart([t.dims for t in timings])
     rows = [
         (
-            text.inline(words.shape(t.dims)),
+            text.inline(label),
             t.dtype.value,
             f"{words.microseconds(t.candidate_us)} ({_interval(t.candidate_us_interval)})",
             f"{words.microseconds(t.baseline_us)} ({_interval(t.baseline_us_interval)})",
@@ -91,7 +96,7 @@ def timing_table(timings: Sequence[ShapeTiming]) -> str:
             f"{t.bandwidth_share:.0%}",
             str(t.samples),
         )
-        for t in timings
+        for label, t in zip(labels, timings, strict=True)
     ]
     columns = (
         "shape",
@@ -105,7 +110,7 @@ def timing_table(timings: Sequence[ShapeTiming]) -> str:
         "share",
         "samples",
     )
-    return text.table(columns, rows)
+    return text.table(columns, rows) + (f"\n\nIn all of them {text.inline(common)}." if common else "")
 
 
 def _interval(interval: tuple[float, float]) -> str:
@@ -114,12 +119,7 @@ def _interval(interval: tuple[float, float]) -> str:
 
 def _labels(timings: Sequence[ShapeTiming]) -> list[str]:
     """Shapes by the dims that differ between them; the table has the rest."""
-    names = list(timings[0].dims)
-    varying = [n for n in names if len({t.dims.get(n) for t in timings}) > 1] or names
-    dtypes = {t.dtype for t in timings}
-    labels = []
-    for t in timings:
-        label = words.shape({n: t.dims[n] for n in varying if n in t.dims})
-        label += f", {t.dtype.value}" if len(dtypes) > 1 else ""
-        labels.append(label if len(label) <= 66 else label[:65] + "…")
-    return labels
+    labels = words.shapes_apart([t.dims for t in timings])[1]
+    if len({t.dtype for t in timings}) > 1:
+        labels = [f"{label}, {t.dtype.value}" for label, t in zip(labels, timings, strict=True)]
+    return [label if len(label) <= 66 else label[:65] + "…" for label in labels]

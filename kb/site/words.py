@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kb.manifest import Comparison
 from kb.principle import Effect, EvidenceKind, Kind, Principle, Status, Value
@@ -81,6 +81,18 @@ def quantity(value: Value | None) -> str:
 def shape(dims: Mapping[str, int]) -> str:
     """Dims as text."""
     return ", ".join(f"{name}={value}" for name, value in dims.items())
+
+
+def shapes_apart(shapes: Sequence[Mapping[str, int]]) -> tuple[str, list[str]]:
+    """What all shapes have in common, and what tells each from the others; one shape alone is all told apart."""
+    common = {
+        name: value
+        for name, value in (shapes[0] if len(shapes) > 1 else {}).items()
+        if all(s.get(name) == value for s in shapes)
+    }
+    if len(shapes) > 1 and len(common) == len(shapes[0]):
+        common = {}
+    return shape(common), [shape({n: v for n, v in s.items() if n not in common}) for s in shapes]
 
 
 def microseconds(value: float) -> str:
