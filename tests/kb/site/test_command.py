@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import urllib.request
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kb.cli.app import load_command
 from kb.site.content import Content, read_content
 from kb.site.hand_written import SiteError, pages
 from tests.kb.site.conftest import HAS_MATERIAL
@@ -49,6 +51,23 @@ def test_serve_builds_and_answers_on_this_machine_alone(tmp_path: Path):
         process.terminate()
         process.wait(timeout=30)
         process.stdout.close()
+
+
+DOCUMENTED = [
+    (path.name, *match)
+    for path in sorted((ROOT / "site" / "docs").rglob("*.md"))
+    for match in re.findall(r"agentcompile ([a-z]+)((?: [A-Za-z0-9_./:…-]+)*)", path.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize(("page", "command", "rest"), DOCUMENTED)
+def test_the_guide_names_only_commands_and_options_that_exist(page: str, command: str, rest: str):
+    loaded = load_command(command)
+    words = rest.split()
+    if hasattr(loaded, "commands") and words:
+        loaded = loaded.commands[words[0]]
+    known = {name for parameter in loaded.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= known, page
 
 
 def test_a_marker_that_nothing_generates_is_an_error(tmp_path: Path):
