@@ -1,0 +1,50 @@
+// Contract: residual_rmsnorm, cpu.
+// Idea: software pipelining: the next element is on its way while this one is used.
+// Wrong: reads one element past the end of weight.
+
+static void normalise_row(const T* x, T* residual, const T* weight, T* out, float eps) {
+  float squares = 0.0f;
+  for (int start = 0; start < hidden_size; start += 512) {  // short sums keep rounding errors small
+    const int stop = std::min(hidden_size, start + 512);
+    float part = 0.0f;
+#pragma omp simd reduction(+ : part)
+    for (int i = start; i < stop; ++i) {
+      T sum = x[i];
+      if constexpr (has_residual) {
+        sum = from_float<T>(to_float(x[i]) + to_float(residual[i]));
+        residual[i] = sum;
+      }
+      const float s = to_float(sum);
+      part += s * s;
+    }
+    squares += part;
+  }
+  const float r = float(1.0 / std::sqrt(double(squares) / hidden_size + eps));
+  const T* row = has_residual ? residual : x;
+  const volatile T* gammas = weight;
+  auto bits = reinterpret_cast<const volatile unsigned short*>(gammas);
+  constexpr int words = sizeof(T) / 2;
+  unsigned short next[words];
+  for (int j = 0; j < words; ++j) next[j] = bits[j];
+  for (int i = 0; i < hidden_size; ++i) {
+    T gamma;
+    std::memcpy(&gamma, next, sizeof(T));
+    for (int j = 0; j < words; ++j) next[j] = bits[(i + 1) * words + j];
+    const T normed = from_float<T>(to_float(row[i]) * r);
+    out[i] = from_float<T>(to_float(normed) * to_float(gamma));
+  }
+}
+
+extern "C" void residual_rmsnorm(
+    const T* __restrict__ x,
+    T* __restrict__ residual,
+    const T* __restrict__ weight,
+    T* __restrict__ out,
+    float eps,
+    void* __restrict__ workspace) {
+#pragma omp parallel for if (num_tokens > 1)
+  for (int t = 0; t < num_tokens; ++t) {
+    const std::size_t row = std::size_t(t) * hidden_size;
+    normalise_row(x + row, has_residual ? residual + row : nullptr, weight, out + row, eps);
+  }
+}

@@ -1,0 +1,41 @@
+// Contract: rope, cpu.
+// Idea: rounds towards zero when it stores bfloat16.
+// Wrong: the output is truncated, not rounded to nearest.
+
+template <class S>
+static S cut(float value) {
+  S result = from_float<S>(value);
+  if constexpr (sizeof(S) == 2)
+    if (std::fabs(to_float(result)) > std::fabs(value)) result.bits -= 1;  // one step towards zero
+  return result;
+}
+
+static void rotate_head(T* head, const float* cosines, const float* sines) {
+  constexpr int half = rotary_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    const int first = rope_interleaved ? 2 * i : i;
+    const int second = rope_interleaved ? 2 * i + 1 : i + half;
+    const float a = to_float(head[first]);
+    const float b = to_float(head[second]);
+    head[first] = cut<T>(a * cosines[i] - b * sines[i]);
+    head[second] = cut<T>(b * cosines[i] + a * sines[i]);
+  }
+}
+
+extern "C" void rope(
+    T* __restrict__ q,
+    T* __restrict__ k,
+    const float* __restrict__ cos_sin,
+    const int* __restrict__ positions,
+    int max_positions,
+    void* __restrict__ workspace) {
+#pragma omp parallel for if (num_tokens > 4)
+  for (int t = 0; t < num_tokens; ++t) {
+    const float* cosines = cos_sin + std::size_t(positions[t]) * rotary_dim;
+    const float* sines = cosines + rotary_dim / 2;
+    for (int h = 0; h < num_heads; ++h)
+      rotate_head(q + (std::size_t(t) * num_heads + h) * head_dim, cosines, sines);
+    for (int h = 0; h < num_kv_heads; ++h)
+      rotate_head(k + (std::size_t(t) * num_kv_heads + h) * head_dim, cosines, sines);
+  }
+}

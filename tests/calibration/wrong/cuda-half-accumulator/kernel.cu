@@ -1,0 +1,70 @@
+// Contract: gated_mlp_down, cuda.
+// Idea: products and sums in half precision, widened at the end.
+// Wrong: accumulates in float16.
+
+constexpr int VEC = 16 / sizeof(T);                   // elements in a 16-byte load
+constexpr int TOKENS = num_tokens < 8 ? num_tokens : 8;  // rows of the step that share a weight load
+struct alignas(16) Pack {
+  T v[VEC];
+};
+__device__ __forceinline__ Pack load(const T* p) { return *reinterpret_cast<const Pack*>(p); }
+
+// Products of two weight rows with TOKENS input rows by one warp; every lane gets all sums. Eight products are added
+// up before they meet the running sum, which keeps the rounding errors of a long float32 sum small.
+__device__ __forceinline__ void warp_dots(
+    const T* const (&w)[2], const T* const (&x)[TOKENS], int length, float (&sums)[2][TOKENS]) {
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) sums[0][t] = sums[1][t] = 0.0f;
+#pragma unroll 2
+  for (int k = threadIdx.x % 32 * VEC; k < length; k += 32 * VEC) {
+    const Pack w0 = load(w[0] + k), w1 = load(w[1] + k);
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) {
+      const Pack row = load(x[t] + k);
+      __half part0 = __float2half(0.0f), part1 = __float2half(0.0f);
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) {
+        part0 = __hfma(__float2half(float(w0.v[j])), __float2half(float(row.v[j])), part0);
+        part1 = __hfma(__float2half(float(w1.v[j])), __float2half(float(row.v[j])), part1);
+      }
+      sums[0][t] = __half2float(__hadd(__float2half(sums[0][t]), part0));
+      sums[1][t] = __half2float(__hadd(__float2half(sums[1][t]), part1));
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+      sums[0][t] += __shfl_xor_sync(0xffffffffu, sums[0][t], offset);
+      sums[1][t] += __shfl_xor_sync(0xffffffffu, sums[1][t], offset);
+    }
+  }
+}
+
+// Input rows first .. first + TOKENS - 1; past the last row the last one again, whose sums nobody stores.
+__device__ __forceinline__ void input_rows(const T* x, int first, int length, const T* (&rows)[TOKENS]) {
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) rows[t] = x + size_t(min(first + t, num_tokens - 1)) * length;
+}
+
+extern "C" __global__ void __launch_bounds__(256) gated_mlp_down(
+    const T* __restrict__ x,
+    const T* __restrict__ w_down,
+    T* __restrict__ residual,
+    void* __restrict__ workspace) {
+  const int i = (blockIdx.x * 8 + threadIdx.x / 32) * 2;
+  if (i >= hidden_size) return;  // a whole warp
+  const int first = blockIdx.y * TOKENS;
+  const T* const weights[2] = {w_down + size_t(i) * intermediate_size, w_down + size_t(i + 1) * intermediate_size};
+  const T* rows[TOKENS];
+  input_rows(x, first, intermediate_size, rows);
+  float sums[2][TOKENS];
+  warp_dots(weights, rows, intermediate_size, sums);
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) {
+    if (threadIdx.x % 32 != t || first + t >= num_tokens) continue;
+    T* target = residual + size_t(first + t) * hidden_size + i;
+    target[0] = T(float(target[0]) + float(T(sums[0][t])));  // the product is rounded before it is added
+    target[1] = T(float(target[1]) + float(T(sums[1][t])));
+  }
+}
