@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from kb.candidate import Candidate
@@ -18,7 +19,7 @@ from runtime.compile_cache import CompileCache
 from runtime.device import DeviceInfo
 from runtime.kernel import Compiled, compile_candidate
 from validator.shapes import Shape, hidden_shapes, sweep_shapes
-from validator.worker import Resident, Worker
+from validator.worker import Resident, Worker, WorkerFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class Context:
             self.close_resident()
             self._timing = timing
             readable = {self.cache.root, *(c.image.path.parent for c in self._compiled.values())}
-            self._resident = self.worker(timing).open(readable=sorted(readable))
+            self._resident = _open(self.worker(timing), sorted(readable), self.target)
             self.layers = self._resident.layers
         return self._resident
 
@@ -166,6 +167,23 @@ class Context:
         """Tell whoever watches, and stop where the budget ends. Raises BudgetSpent."""
         self.check_budget()
         self.emit(Event(gate, message, share))
+
+
+def _open(worker: Worker, readable: Sequence[Path], target: Target) -> Resident:
+    """A resident that can reach its device. Where a GPU's driver does not work inside namespaces, one without them."""
+    if target is not Target.CUDA:
+        return worker.open(readable=readable)
+    for namespaces in (True, False):
+        resident = worker.open(readable=readable, namespaces=namespaces)
+        try:
+            resident.warm()
+        except WorkerFailure:
+            resident.close()
+            if not namespaces:
+                raise
+        else:
+            return resident
+    raise AssertionError("the second attempt returned or raised")
 
 
 class Gate(Protocol):

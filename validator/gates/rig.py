@@ -61,9 +61,7 @@ class Rig:
     def call(self, *places: int, graph: bool = False) -> float:
         """Run the calls at ``places`` in order; seconds. Raises WorkerFailure."""
         calls = [c for p in places if (c := self._calls[p]) is not None]
-        limit = self._context.options.call_seconds
-        first = 20.0 if self._context.target.value == "cuda" else 0.0  # CUDA sets itself up in its first call
-        return self._resident.call(calls, limit + first, graph=graph)
+        return self._resident.call(calls, self._context.options.call_seconds, graph=graph)
 
     def read(self, place: int, inputs: CallInputs, expected: Mapping[str, Expected]) -> Ran:
         """Copy the outputs out and look at everything that should not have changed."""

@@ -4,6 +4,9 @@ Leaving out a binding round brings a result *closer* to the unrounded truth, so 
 shows: wherever the two ways end in different numbers of the storage type, a kernel that rounds has one and a kernel
 that does not has the other. The elements vote. Elements that an honest kernel may get either way, because an
 intermediate value lies on a rounding boundary, have no vote.
+
+Rounding where it is allowed and not required adds noise that makes the vote a toss-up: such a kernel gets about as many
+votes one way as the other, so only a clear majority counts.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import torch
 from kb.dtype import DType
 from validator.numerics.truth import Truth
 
-MIN_VOTES = 24
+MIN_VOTES = 100
+MAJORITY = 2
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class Votes:
     def left_out(self) -> tuple[int, int, int] | None:
         """(point, votes for rounding, votes against) of the first point that was left out; None when all are kept."""
         for point, (kept, left) in sorted(self.counts.items()):
-            if kept + left >= MIN_VOTES and left > kept:
+            if kept + left >= MIN_VOTES and left > MAJORITY * kept:
                 return point, kept, left
         return None
 

@@ -32,7 +32,6 @@ def apply_limits(limits: Limits) -> None:
     _set(resource.RLIMIT_CPU, limits.cpu_seconds)
     _set(resource.RLIMIT_NOFILE, limits.open_files)
     _set(resource.RLIMIT_NPROC, _tasks_of_user() + limits.processes)
-    _set(resource.RLIMIT_MEMLOCK, 1 << 26)
     if limits.memory_bytes is not None:
         _set(resource.RLIMIT_AS, mapped_bytes() + limits.memory_bytes)
 

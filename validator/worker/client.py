@@ -80,7 +80,8 @@ class Worker:
         """Fork a resident that may read ``readable`` besides the system. Raises WorkerFailure."""
         self._await_start()
         cuda = self.target is Target.CUDA
-        limits = limits or Limits(memory_bytes=None if cuda else 8 << 30, file_bytes=1 << 30 if cuda else 0)
+        if limits is None:  # the driver reserves terabytes of addresses, and a Triton baseline writes its cache
+            limits = Limits(memory_bytes=None, file_bytes=1 << 30, open_files=4096) if cuda else Limits()
         return Resident(
             self._channel,
             {
@@ -141,7 +142,11 @@ class Resident:
         self._open = True
         self._ended: WorkerFailure | None = None
         channel.send(dict(request))
-        reply = self._receive(60)
+        try:
+            reply = self._receive(60)
+        except WorkerFailure:
+            self.close()
+            raise
         self.layers: tuple[str, ...] = tuple(reply["layers"])
         # Only now, when the resident exists and has no part in it, is the key drawn.
         key = secrets.token_bytes(32)
