@@ -33,6 +33,14 @@ def command(
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the checkpoint's chat template.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    library_path: Annotated[
+        bool, typer.Option("--library-path", help="Use no kernels: the library path alone.")
+    ] = False,
+    no_fallback: Annotated[bool, typer.Option("--no-fallback", help="Fail when a chosen kernel cannot run.")] = False,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Kernel store; default: kernels/ of the library.")
+    ] = None,
+    library: Annotated[Path | None, typer.Option("--library", help="Folder of the library.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when done.")] = False,
 ) -> None:
     """Run a model on a prompt: the text on standard output as it comes, then its speed on standard error."""
@@ -40,6 +48,7 @@ def command(
         model_dir,
         device,
         dtype,
+        no_fallback,
         {
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -53,6 +62,10 @@ def command(
         },
     )
     with engine:
+        if not library_path:
+            from runtime.cli.models import select_kernels
+
+            select_kernels(engine, library=library, store=store)
         tokens = _tokens(engine, _prompt(prompt), chat)
         result, speed = _generate(engine, tokens, params, stream=not as_json)
         report = _report(engine, result, speed)
@@ -62,19 +75,18 @@ def command(
         print(_summary(report), file=sys.stderr)
 
 
-def _prepare(model_dir: Path, device: str, dtype: str, sampling: dict[str, Any]) -> tuple[Engine, SamplingParams]:
+def _prepare(
+    model_dir: Path, device: str, dtype: str, no_fallback: bool, sampling: dict[str, Any]
+) -> tuple[Engine, SamplingParams]:
     """Engine and parameters; every refusal is one line."""
+    from runtime.cli.models import open_engine
+
+    engine = open_engine(model_dir, device=device, dtype=dtype, allow_fallback=not no_fallback, max_batch=1)
+    from runtime.engine.request import RequestError, SamplingParams
+
     try:
-        from runtime.engine.config import ConfigError, EngineConfig
-        from runtime.engine.engine import Engine
-        from runtime.engine.request import RequestError, SamplingParams
-        from runtime.models.spec import ModelError
-    except ImportError as error:
-        raise Failure(f"running a model needs {error.name}; install agentcompile[run]") from None
-    try:
-        params = SamplingParams(**sampling)
-        return Engine.from_pretrained(model_dir, EngineConfig(max_batch=1), device=device, dtype=dtype), params
-    except (ModelError, ConfigError, RequestError) as error:
+        return engine, SamplingParams(**sampling)
+    except RequestError as error:
         raise Failure(str(error)) from error
 
 

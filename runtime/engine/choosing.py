@@ -17,7 +17,7 @@ from kb.dtype import Target
 from runtime.engine.agreement import disagreement
 from runtime.engine.executor import Executor
 from runtime.engine.rehearsal import rehearsal
-from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site
+from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site, SiteCall, Splitting
 from runtime.stopwatch import stopwatch_for
 from runtime.timing import Arm, Effort, time_interleaved
 
@@ -81,11 +81,14 @@ def choose_bucket(
     found = []
     with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context):
         for site in sites:
-            choice, best = _choose_site(executor, candidates(site), site, chosen, bucket, effort)
+            choice, best = _choose_site(executor, candidates, site, chosen, bucket, effort)
             found.append(choice)
-            if best is not None:
-                chosen[site] = best
-                selection.choose(site, best)
+            for place, implementation in best.items():
+                chosen[place] = implementation
+                selection.choose(place, implementation)
+                if place != site:  # a part of the splitting that won
+                    name, digest = implementation.name, implementation.digest
+                    found.append(SiteChoice(place, name, digest, (Trial(name, digest),)))
         before = executor.build(bucket, greedy=True, selection=Selection(selection.library))
         after = executor.build(bucket, greedy=True, selection=Selection(selection.library, dict(chosen)))
         arms = {"library": Arm((before.run,)), "chosen": Arm((after.run,))}
@@ -96,22 +99,26 @@ def choose_bucket(
 
 def _choose_site(
     executor: Executor,
-    candidates: Sequence[Implementation],
+    candidates: Candidates,
     site: Site,
     chosen: dict[Site, Implementation],
     bucket: int,
     effort: Effort,
-) -> tuple[SiteChoice, Implementation | None]:
+) -> tuple[SiteChoice, dict[Site, Implementation]]:
+    """The choice for ``site``, and what to use where: nothing when the library stays."""
     library = executor.selection.library
+    before = executor.build(bucket, True, Selection(library, dict(chosen)))
+    call = next(c for c in before.calls if c.site == site)
     trials: list[Trial] = []
-    running: dict[str, Implementation] = {}
-    arms = {library.name: Arm((executor.build(bucket, True, Selection(library, dict(chosen))).run,))}
-    for candidate in candidates:
+    running: dict[str, dict[Site, Implementation]] = {}
+    arms = {library.name: Arm((before.run,))}
+    for candidate in candidates(site):
         trial = Trial(candidate.name, candidate.digest)
         try:
-            tried = Selection(library, {**chosen, site: candidate}, allow_fallback=False)
+            used = {site: candidate, **_parts(candidate, call, candidates, chosen)}
+            tried = Selection(library, {**chosen, **used}, allow_fallback=False)
             program = executor.build(bucket, greedy=True, selection=tried)
-            wrong = disagreement(next(c for c in program.calls if c.site == site), candidate, library)
+            wrong = _wrong(program.calls, used, library)
             if wrong is not None:
                 trials.append(replace(trial, failure=wrong))
                 continue
@@ -120,19 +127,44 @@ def _choose_site(
         except Exception as error:  # whatever a candidate raises, the others must be tried
             trials.append(replace(trial, failure=" ".join(str(error).split())[:300] or type(error).__name__))
             continue
-        running[candidate.name] = candidate
+        running[candidate.name] = used
         arms[candidate.name] = Arm((program.run,))
         trials.append(trial)
     if not running:
-        return SiteChoice(site, library.name, library.digest, tuple(trials)), None
+        return SiteChoice(site, library.name, library.digest, tuple(trials)), {}
     timings = time_interleaved(arms, stopwatch_for(_target(executor)), effort)
     base = timings[library.name].median_us
     timed = [t if t.failure else replace(t, step_us=timings[t.name].median_us, rival_us=base) for t in trials]
     qualified = [n for n in running if timings[n].median_us <= MU * base]
     best = min([library.name, *qualified], key=lambda n: timings[n].median_us)
-    winner = running.get(best)
-    trials_and_library = (Trial(library.name, library.digest, base, base), *timed)
-    return SiteChoice(site, best, winner.digest if winner else None, trials_and_library), winner
+    used = running.get(best, {})
+    digest = used[site].digest if used else None
+    return SiteChoice(site, best, digest, (Trial(library.name, library.digest, base, base), *timed)), used
+
+
+def _parts(
+    candidate: Implementation, call: SiteCall, candidates: Candidates, chosen: dict[Site, Implementation]
+) -> dict[Site, Implementation]:
+    """For a splitting, what its parts run on: the first admitted kernel of each contract, else its first baseline."""
+    if not isinstance(candidate, Splitting):
+        return {}
+    found: dict[Site, Implementation] = {}
+    for part in candidate.parts(call):
+        if part.site.operation in CONTRACT_OPERATIONS and part.site not in chosen:
+            offered = candidates(part.site)
+            best = next((c for c in offered if c.digest), next(iter(offered), None))
+            if best is not None:
+                found[part.site] = best
+    return found
+
+
+def _wrong(calls: Sequence[SiteCall], used: dict[Site, Implementation], library: Implementation) -> str | None:
+    """The first disagreement with the library at a site where something new is used."""
+    for site, implementation in used.items():
+        call = next((c for c in calls if c.site == site), None)
+        if call is not None and (problem := disagreement(call, implementation, library)) is not None:
+            return f"{site.operation}: {problem}"
+    return None
 
 
 def _target(executor: Executor) -> Target:

@@ -26,6 +26,7 @@ from runtime.device import device_for
 from runtime.engine.choosing import BucketChoice, SiteChoice, Trial, choose_bucket
 from runtime.engine.executor import Executor
 from runtime.engine.implementations import BaselineImplementation, KernelImplementation
+from runtime.engine.splitting import SPLITTINGS
 from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site
 
 FORMAT = 1
@@ -36,7 +37,8 @@ _SAME_AS_LIBRARY = frozenset({"torch_eager", "torch_sdpa", "torch_compiled"})
 
 
 class CandidateList:
-    """Implementations for a site besides the library: the contract's other baselines, then admitted kernels."""
+    """Implementations for a site besides the library: the contract's other baselines, admitted kernels, and the site
+    taken apart, so that kernels of the smaller contracts compete as well."""
 
     def __init__(self, contracts: Mapping[str, Contract], store: KernelStore | None, target: Target) -> None:
         self._contracts = contracts
@@ -45,6 +47,10 @@ class CandidateList:
         for operation in sorted(CONTRACT_OPERATIONS & set(contracts)):
             entries = store.admitted(operation, target) if store is not None else []
             self._kernels[operation] = [KernelImplementation(e.candidate, contracts[operation]) for e in entries]
+
+    def kernels(self, operation: str) -> Sequence[Implementation]:
+        """Admitted kernels of a contract, the fastest first."""
+        return self._kernels[operation]
 
     def __call__(self, site: Site) -> Sequence[Implementation]:
         contract = self._contracts.get(site.operation)
@@ -55,7 +61,11 @@ class CandidateList:
             for b in available_baselines(contract, self._target)
             if b.name not in _SAME_AS_LIBRARY
         ]
-        return [*baselines, *self._kernels[site.operation]]
+        splitting: list[Implementation] = [SPLITTINGS[site.operation]()] if site.operation in SPLITTINGS else []
+        return [*baselines, *self._kernels[site.operation], *splitting]
+
+
+_PARTS = {"attention_prelude": ("rope", "kv_append"), "o_proj_residual_rmsnorm": ("residual_rmsnorm",)}
 
 
 def target_of(executor: Executor) -> Target:
@@ -93,8 +103,8 @@ def select(
     return choices
 
 
-def _sites(executor: Executor, bucket: int) -> list[Site]:
-    program = executor.build(bucket, greedy=True, selection=Selection(executor.selection.library))
+def _sites(executor: Executor, bucket: int, selection: Selection | None = None) -> list[Site]:
+    program = executor.build(bucket, greedy=True, selection=selection or Selection(executor.selection.library))
     return list(dict.fromkeys(c.site for c in program.calls if c.site.operation in CONTRACT_OPERATIONS))
 
 
@@ -104,6 +114,7 @@ def _key(executor: Executor, candidates: CandidateList, bucket: int, context: in
     parts += [torch.__version__, executor.decoder.spec.num_layers]
     for site in _sites(executor, bucket):
         names = [(c.name, c.digest) for c in candidates(site)]
+        names += [(o, k.digest) for o in _PARTS.get(site.operation, ()) for k in candidates.kernels(o)]
         parts.append([str(site), site.storage.value, names])
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -112,9 +123,11 @@ def _read(path: Path, executor: Executor, candidates: CandidateList, bucket: int
     """A kept choice, put into the selection; None when there is none or it cannot be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        sites = {str(site): site for site in _sites(executor, bucket)}
+        sites = {str(site): site for site in _sites(executor, bucket, executor.selection)}
         found = []
         for entry in data["sites"]:
+            if entry["site"] not in sites:  # a part of a splitting that was chosen just before
+                sites |= {str(site): site for site in _sites(executor, bucket, executor.selection)}
             site = sites[entry["site"]]
             found.append(SiteChoice(site, entry["chosen"], entry["digest"], tuple(Trial(**t) for t in entry["trials"])))
             by_name = {c.name: c for c in candidates(site)}

@@ -7,13 +7,13 @@ the fused contracts allow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from runtime.baselines.scratch import scratch
 from runtime.engine.library_ops import Library
-from runtime.sites import Bound, Site, SiteCall
+from runtime.sites import Bound, Implementation, Site, SiteCall
 
 
 class SplitPrelude:
@@ -61,7 +61,10 @@ class SplitOutput:
         return _in_order(self.parts(call))
 
 
-SPLITTINGS = {"attention_prelude": SplitPrelude, "o_proj_residual_rmsnorm": SplitOutput}
+SPLITTINGS: dict[str, Callable[[], Implementation]] = {
+    "attention_prelude": SplitPrelude,
+    "o_proj_residual_rmsnorm": SplitOutput,
+}
 
 _ROPE_DIMS = ("num_heads", "num_kv_heads", "head_dim", "rotary_dim", "rope_interleaved", "max_positions")
 _APPEND_DIMS = ("num_kv_heads", "head_dim", "block_size", "num_blocks")
