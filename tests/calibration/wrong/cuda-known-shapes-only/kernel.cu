@@ -50,7 +50,7 @@ __device__ __forceinline__ void input_rows(const T* x, int first, int length, co
 // g / (1 + exp(-g)): for a very negative g the denominator is infinite and the quotient zero, never NaN.
 __device__ __forceinline__ float silu(float g) { return g / (1.0f + expf(-g)); }
 
-constexpr bool is_stated(int tokens, int hidden, int intermediate) {
+__device__ constexpr bool is_stated(int tokens, int hidden, int intermediate) {
   return num_tokens == tokens && hidden_size == hidden && intermediate_size == intermediate;
 }
 constexpr bool STATED = is_stated(1, 1024, 2816) || is_stated(3, 520, 1032) || is_stated(8, 768, 1024) ||

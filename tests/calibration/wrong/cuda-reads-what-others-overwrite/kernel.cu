@@ -1,6 +1,6 @@
 // Contract: residual_rmsnorm, cuda.
-// Idea: four blocks share a row: each adds up the whole row and writes a quarter of it.
-// Wrong: a block reads residual while another one of the same row overwrites it.
+// Idea: four blocks share a row: each updates a quarter of it, adds up the rest, and scales its quarter.
+// Wrong: adds x to what another block of the row has updated already.
 
 constexpr int VEC = 16 / sizeof(T);  // elements in a 16-byte load
 struct alignas(16) Pack {
@@ -32,13 +32,16 @@ extern "C" __global__ void __launch_bounds__(256) residual_rmsnorm(
     float eps,
     void* __restrict__ workspace) {
   const size_t row = size_t(blockIdx.x) * hidden_size;
+  const auto mine = [](int i) { return i / VEC % 4 == blockIdx.y; };
   float squares = 0.0f;
-  for (int i = threadIdx.x * VEC; i < hidden_size; i += THREADS * VEC) {
+  for (int step = threadIdx.x * VEC; step < 2 * hidden_size; step += THREADS * VEC) {
+    const int i = step % hidden_size;
+    if (mine(i) != (step < hidden_size)) continue;  // first round: this block's quarter; second: the others'
     Pack sum = load(x + row + i);
     if constexpr (has_residual) {
       const Pack old = load(residual + row + i);
       for (int j = 0; j < VEC; ++j) sum.v[j] = T(float(sum.v[j]) + float(old.v[j]));
-      if (i % (4 * VEC) / VEC == blockIdx.y) *reinterpret_cast<Pack*>(residual + row + i) = sum;
+      if (mine(i)) *reinterpret_cast<Pack*>(residual + row + i) = sum;
     }
     float part = 0.0f;
     for (int j = 0; j < VEC; ++j) part += float(sum.v[j]) * float(sum.v[j]);
@@ -47,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) residual_rmsnorm(
   const float r = float(1.0 / sqrt(double(block_sum(squares)) / hidden_size + eps));
   const T* sums = has_residual ? residual : x;
   for (int i = threadIdx.x * VEC; i < hidden_size; i += THREADS * VEC) {
-    if (i % (4 * VEC) / VEC != blockIdx.y) continue;
+    if (!mine(i)) continue;
     const Pack sum = load(sums + row + i), gamma = load(weight + i);
     Pack result;
     for (int j = 0; j < VEC; ++j) result.v[j] = T(float(T(float(sum.v[j]) * r)) * float(gamma.v[j]));

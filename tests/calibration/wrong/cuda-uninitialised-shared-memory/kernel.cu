@@ -1,5 +1,6 @@
 // Contract: residual_rmsnorm, cuda.
-// Idea: the plain norm with room for thirty-two warps' sums, eight of which exist.
+// Idea: room for thirty-two warps' sums, eight of which exist; the same memory then stages the row before it is
+//       stored.
 // Wrong: adds up shared memory nobody has written.
 
 constexpr int VEC = 16 / sizeof(T);  // elements in a 16-byte load
@@ -12,7 +13,7 @@ constexpr int THREADS = 256;
 
 // Sum over the block, the same for every thread. The second barrier lets the next call reuse the shared array.
 __device__ float block_sum(float value) {
-  __shared__ float parts[32];
+  extern __shared__ float parts[];  // [32]
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
@@ -45,11 +46,13 @@ extern "C" __global__ void __launch_bounds__(256) residual_rmsnorm(
     squares += part;
   }
   const float r = float(1.0 / sqrt(double(block_sum(squares)) / hidden_size + eps));
+  extern __shared__ float staged[];  // [hidden_size]
   const T* sums = has_residual ? residual : x;
   for (int i = threadIdx.x * VEC; i < hidden_size; i += THREADS * VEC) {
     const Pack sum = load(sums + row + i), gamma = load(weight + i);
+    for (int j = 0; j < VEC; ++j) staged[i + j] = float(T(float(sum.v[j]) * r)) * float(gamma.v[j]);
     Pack result;
-    for (int j = 0; j < VEC; ++j) result.v[j] = T(float(T(float(sum.v[j]) * r)) * float(gamma.v[j]));
+    for (int j = 0; j < VEC; ++j) result.v[j] = T(staged[i + j]);
     *reinterpret_cast<Pack*>(out + row + i) = result;
   }
 }
