@@ -87,6 +87,7 @@ def test_a_cubin_with_constants_only_is_clean(contracts: dict[str, Contract], im
     "added",
     [
         "__device__ int counter;\n#define USED atomicAdd(&counter, 1)",
+        "__device__ const float kept[2] = {1, 2};\n#define USED (const_cast<volatile float*>(kept)[threadIdx.x] = 3)",
         "namespace n { __device__ float kept[8]; }\n#define USED (n::kept[0] += 1)",
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb.candidate import Candidate, Launch, LaunchPlan
@@ -264,6 +264,7 @@ def test_templates_from_the_list_pass(text: str) -> None:
     assert list(template_problems(text)) == []
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_is_tokenized_without_error(text: str) -> None:
     tokens, _ = tokenize(text)
@@ -271,6 +272,7 @@ def test_any_text_is_tokenized_without_error(text: str) -> None:
     assert all(1 <= t.line <= lines for t in tokens)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(["a", "+", "(", ")", "{", "}", ";", "int", "static", "#", "\n", '"s"', "'c'", "//", "1.5e3"])

@@ -48,15 +48,22 @@ def scan(tokens: Sequence[Token]) -> list[Declaration]:
 
 
 def constant_names(tokens: Sequence[Token]) -> set[str]:
-    """Names of constants: what stands before an initializer in a declaration with ``const`` or the like."""
+    """Names of constants: what stands before an initializer in a declaration with ``const`` or the like.
+
+    ``__device__ const`` does not count: it is a variable in device memory that only the compiler takes for constant.
+    """
     found: set[str] = set()
-    inside = False
+    word, on_device = "", False
     for i, token in enumerate(tokens):
         if token.text in CONSTANT:
-            inside = True
-        elif token.text == ";":
-            inside = False
-        elif inside and token.kind == "name":
+            word = token.text
+        elif token.text == "__device__":
+            on_device = True
+        elif token.text in (";", "}"):
+            word, on_device = "", False
+        elif token.text in ("(", "{"):
+            on_device = False
+        elif word and token.kind == "name" and not (on_device and word == "const"):
             after = i + 1
             while after < len(tokens) and tokens[after].text == "[":
                 while after < len(tokens) and tokens[after].text != "]":
