@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from kb.contract import Contract
+from kb.contract import Contract, DimKind
 from kb.dtype import Target
 from kb.library import load_library
+from kb.manifest import Manifest
 from kb.store import KernelStore
 from kb.store.durable import replace_file
 from runtime.baselines import available_baselines
@@ -43,14 +44,15 @@ class CandidateList:
     def __init__(self, contracts: Mapping[str, Contract], store: KernelStore | None, target: Target) -> None:
         self._contracts = contracts
         self._target = target
-        self._kernels: dict[str, list[Implementation]] = {}
+        self._kernels: dict[str, list[tuple[Manifest, Implementation]]] = {}
         for operation in sorted(CONTRACT_OPERATIONS & set(contracts)):
             entries = store.admitted(operation, target) if store is not None else []
-            self._kernels[operation] = [KernelImplementation(e.candidate, contracts[operation]) for e in entries]
+            contract = contracts[operation]
+            self._kernels[operation] = [(e.manifest, KernelImplementation(e.candidate, contract)) for e in entries]
 
     def kernels(self, operation: str) -> Sequence[Implementation]:
-        """Admitted kernels of a contract, the fastest first."""
-        return self._kernels[operation]
+        """Admitted kernels of a contract, the fastest first, whatever dims they were judged at."""
+        return [kernel for _, kernel in self._kernels[operation]]
 
     def __call__(self, site: Site) -> Sequence[Implementation]:
         contract = self._contracts.get(site.operation)
@@ -62,7 +64,27 @@ class CandidateList:
             if b.name not in _SAME_AS_LIBRARY
         ]
         splitting: list[Implementation] = [SPLITTINGS[site.operation]()] if site.operation in SPLITTINGS else []
-        return [*baselines, *self._kernels[site.operation], *splitting]
+        kernels = [k for manifest, k in self._kernels[site.operation] if judged_at(manifest, contract, site)]
+        return [*baselines, *kernels, *splitting]
+
+
+def judged_at(manifest: Manifest, contract: Contract, site: Site) -> bool:
+    """Whether an accepting verdict covers the site's compile-time dims and storage type.
+
+    A candidate is compiled anew for every shape, and what was shown at one shape says little about another: a kernel
+    that was right at a dozen shapes has read outside its memory at the next. So only what was judged is offered, and a
+    model of other dims first has the kernel validated at them.
+    """
+    names = contract.dims_of(DimKind.STATIC, DimKind.FLAG)
+    here = dict(site.dims)
+    wanted = tuple(here.get(name) for name in names)
+    for verdict in manifest.verdicts:
+        if not verdict.accepted:
+            continue
+        seen = [(t.dims, t.dtype) for t in verdict.timings] + [(e.dims, e.dtype) for e in verdict.errors]
+        if any(dtype is site.storage and tuple(dims.get(n) for n in names) == wanted for dims, dtype in seen):
+            return True
+    return False
 
 
 _PARTS = {"attention_prelude": ("rope", "kv_append"), "o_proj_residual_rmsnorm": ("residual_rmsnorm",)}
