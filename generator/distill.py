@@ -27,7 +27,7 @@ from kb.principle import Principle
 ATTEMPTS = 3
 _BLOCK = re.compile(r"^[ \t]*<block>[ \t]*\n(.*?)^[ \t]*</block>", re.MULTILINE | re.DOTALL)
 
-Lint = Callable[[Principle], list[str]]
+Lint = Callable[[Mapping[str, Any]], list[str]]
 
 
 class DistillError(Exception):
@@ -55,7 +55,8 @@ def distill(
 ) -> list[Draft]:
     """Ask for blocks until all are valid, lint-clean and free of the reference's tokens.
 
-    ``lint`` returns one line for each finding. Raises DistillError after three attempts, ProviderError.
+    ``lint`` takes a block in the form of its YAML file and returns one line for each finding.
+    Raises DistillError after three attempts, ProviderError.
     """
     prefix = _prefix(contract, reference, measurements, record)
     history = ""
@@ -105,7 +106,7 @@ def _read(
         problems += [
             f"block {number}: '{leak.shared[:80]}' stands in the reference too; say it otherwise" for leak in leaks
         ]
-        problems += [f"block {number}: {line}" for line in lint(principle)]
+        problems += [f"block {number}: {line}" for line in lint(fixed)]
         drafts.append(Draft(fixed, principle))
     return drafts, problems
 
