@@ -20,7 +20,8 @@ _USUAL_BYTES = {
     ".ctors": 0,    ".dtors": 0,
 }  # fmt: skip
 _WRITABLE = frozenset({".bss", ".data", ".tbss", ".tdata"})
-_USUAL_VARIABLES = ("completed.", "__dso_handle", "__TMC_END__")
+# The last is where the compiler keeps the address of its own exception handler.
+_USUAL_VARIABLES = ("completed.", "__dso_handle", "__TMC_END__", "DW.ref.__gxx_personality_v0")
 _RUNS = frozenset({".init_array", ".preinit_array", ".ctors"})
 _RUNS_AT_END = frozenset({".fini_array", ".dtors"})
 
