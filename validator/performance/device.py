@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from validator.worker.device_timing import change_activations, timing_sets, writ
 
 # At most so many bytes of outputs come back; caches are large and their sets alike.
 _RETURNED_BYTES = 256 << 20
+_REMEMBERS = 1.25
+_REPLAY_NOISE_US = 20.0
 
 
 def time_on_gpu(
@@ -52,12 +55,25 @@ def time_on_gpu(
     findings = _check(context, shape, storage, sets, count, memory)
     if findings:
         return None, findings
+    if (remembered := _remembered(reply, shape)) is not None:
+        return None, [remembered]
     timings = _timings(reply["timings"])
     if len(timings) == 1:
         reasons = "; ".join(f"{name}: {why}" for name, why in reply["left_out"].items()) or "none is installed"
         return None, [Finding(code="no-baseline", message=f"no library path ran: {reasons}", shape=dict(shape.dims))]
     cold = len(sets) * contract.bytes_moved(shape.dims, storage) >= min_bytes
     return record(contract, shape.dims, storage, timings, bandwidth_gbps, cold), []
+
+
+def _remembered(reply: Mapping[str, Any], shape: Shape) -> Finding | None:
+    """A finding when calls on inputs never seen take clearly longer than the same calls again."""
+    if not reply["fresh_us"]:
+        return None
+    fresh, again = statistics.median(reply["fresh_us"]), statistics.median(reply["again_us"])
+    if fresh <= _REMEMBERS * again + _REPLAY_NOISE_US:
+        return None
+    message = f"{fresh:.1f} us on inputs never seen and {again:.1f} us on the same again: results are remembered"
+    return Finding(code="remembers-results", message=message, shape=dict(shape.dims))
 
 
 def _timings(reply: Mapping[str, Mapping[str, Any]]) -> dict[str, Timing]:

@@ -93,7 +93,8 @@ def time_on_host(
     if findings := sets.verify():
         return None, findings
     once = statistics.median(resident.call(sets.arm_candidate(), context.options.call_seconds) for _ in range(3)) * 1e6
-    passes = max(1, min(round(_SAMPLE_US / max(once, 1.0)), 200)) if sets.idempotent else 1
+    repeatable = sets.idempotent and not sets.remembers
+    passes = max(1, min(round(_SAMPLE_US / max(once, 1.0)), 200)) if repeatable else 1
     arms = {CANDIDATE: Arm((_Candidate(context, sets, passes),))}
     for baseline in context.baselines():
         work = [_own_outputs(context, shape, storage, item.inputs) for item in sets.sets]

@@ -69,6 +69,7 @@ class HostSets:
         layouts, total = _lay_out(contract, storage, made, compiled.workspace_bytes)
         number, memory = resident.share(total)
         self._zeroed = context.candidate.plan.workspace.zeroed == "once"
+        self._workspace = _workspace_view(memory, layouts[0])
         self.sets: list[HostSet] = []
         self.nbytes = total
         filled: set[int] = set()
@@ -89,12 +90,18 @@ class HostSets:
         """Whether a second call on the same buffers gives the same outputs."""
         return all(t.role is not Role.INOUT or t.writes == "the slots of slot_mapping" for t in self._contract.tensors)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether something of one call can reach the next: then no input may be seen twice in a sample."""
+        return self._workspace is not None
+
     def verify(self) -> list[Finding]:
         """Judge every set in both versions, and keep what it gave as what timed calls must give."""
         findings: list[Finding] = []
         for item in self.sets:
             for version in range(len(item.versions)):
                 self._put(item, version)
+                self._forget()
                 truth = truth_of(
                     self._contract, self._shape.dims, self._storage, _copied(item.inputs), self._context.baselines()
                 )
@@ -108,13 +115,19 @@ class HostSets:
         return findings
 
     def arm_candidate(self) -> list[int]:
-        """Choose versions, put them in place with fresh poison, and give the calls to make."""
+        """Choose versions, put them in place with fresh poison, and give the calls to make.
+
+        The workspace is poisoned (or zeroed) too: a kernel that kept results in it has lost them.
+        """
+        self._forget()
         for item in self.sets:
             self._put(item, self._chooser.randrange(len(item.versions)))
         return [item.call for item in self.sets]
 
     def wrong_output(self) -> str | None:
         """The first output that is not, bit for bit, what the version in place gives; None when all are."""
+        if self._zeroed and self._workspace is not None and bool(self._workspace.any()):
+            return "the workspace, which must be left zeroed,"
         for i, item in enumerate(self.sets):
             for name, golden in item.golden[item.version].items():
                 now = item.inputs.tensors[name]
@@ -122,6 +135,14 @@ class HostSets:
                 if not torch.equal(now.view(torch.uint8), golden.view(torch.uint8)):
                     return f"'{name}' of input set {i}"
         return None
+
+    def _forget(self) -> None:
+        if self._workspace is None:
+            return
+        if self._zeroed:
+            self._workspace.zero_()
+        else:
+            self._workspace.copy_(nan_bytes(self._workspace.numel(), self._gen))
 
     def _versions(self, shared: CallInputs, alone: Collection[str], call: int, seed: int) -> HostSet:
         """A set with a second version of its activations: the same values in another order, so equally well scaled.
@@ -200,6 +221,11 @@ def _lay_out(
         slots_of.append(slots)
     total = -(-max(cursor, 1) // 4096) * 4096
     return [Layout(tuple(slots), total) for slots in slots_of], total
+
+
+def _workspace_view(memory: torch.Tensor, layout: Layout) -> torch.Tensor | None:
+    slot = layout.slot(WORKSPACE)
+    return None if slot is None else memory[slot.offset : slot.end]
 
 
 def _view(memory: torch.Tensor, slot: Slot) -> torch.Tensor:

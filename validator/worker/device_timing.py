@@ -2,8 +2,10 @@
 
 A CUDA candidate has no host code, so the Python that measures here is out of its reach; what it could do is leave work
 out. Therefore outputs come back for the judge to compare: those of a graph of all timed calls, replayed on poisoned
-outputs after the timing, and again after the activations have been changed in place. Inputs are drawn here from a seed,
-and drawn again by the judge, whose copy is the one that truths are computed from.
+outputs after the timing, and again after the activations have been changed in place. A kernel could still keep results
+in its workspace and give them again for inputs it has seen: so calls on inputs never seen, with the workspace wiped,
+are timed against the same calls again. Inputs are drawn here from a seed, and drawn again by the judge, whose copy is
+the one that truths are computed from.
 """
 
 from __future__ import annotations
@@ -60,8 +62,12 @@ def time_on_device(kernel: Kernel, request: Mapping[str, Any], returned: torch.T
     seconds = request["seconds"]
     effort = Effort(0.01, 5, 40, seconds) if request["quick"] else Effort(0.003, 15, 200, seconds)
     timings = time_interleaved(arms, stopwatch_for(target), effort)
-    _return_outputs(contract, sets, before, calls, request, returned)
+    graph = _capture(calls)
+    _return_outputs(contract, sets, before, graph, request, returned)
+    fresh, again = _times_of_new_and_known_inputs(contract, sets, before, graph, workspace, kernel.workspace_zeroed)
     return {
+        "fresh_us": fresh,
+        "again_us": again,
         "timings": {
             name: {"samples": list(t.samples_us), "calls": t.calls_per_sample, "overhead": t.overhead_us}
             for name, t in timings.items()
@@ -121,37 +127,85 @@ def written_tensors(contract: Contract, inputs: CallInputs) -> list[tuple[str, t
     return [(name, values) for name, values in named if values is not None]
 
 
-def _return_outputs(
-    contract: Contract,
-    sets: Sequence[CallInputs],
-    before: Sequence[Mapping[str, torch.Tensor]],
-    calls: Sequence[Callable[[], None]],
-    request: Mapping[str, Any],
-    returned: torch.Tensor,
-) -> None:
+def _capture(calls: Sequence[Callable[[], None]]) -> torch.cuda.CUDAGraph:
     import torch
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
             call()
+    return graph
+
+
+def _return_outputs(
+    contract: Contract,
+    sets: Sequence[CallInputs],
+    before: Sequence[Mapping[str, torch.Tensor]],
+    graph: torch.cuda.CUDAGraph,
+    request: Mapping[str, Any],
+    returned: torch.Tensor,
+) -> None:
+    import torch
+
     cursor = 0
     for version in (0, 1):
         if version:
             change_activations(contract, sets)
-        for inputs, kept in zip(sets, before, strict=True):
-            for name, values in kept.items():
-                target = inputs.tensors[name]
-                assert target is not None
-                target.copy_(values)
+        _restore(sets, before)
+        for inputs in sets:
             for tensor in contract.tensors:
-                values_ = inputs.tensors.get(tensor.name)
-                if tensor.role is Role.OUT and values_ is not None:
-                    values_.view(-1).view(torch.uint8).fill_(0xFF)  # NaN in every type, and no index
+                values = inputs.tensors.get(tensor.name)
+                if tensor.role is Role.OUT and values is not None:
+                    values.view(-1).view(torch.uint8).fill_(0xFF)  # NaN in every type, and no index
         graph.replay()
         torch.cuda.synchronize()
         for inputs in sets[: request["sets"]]:
-            for _, values in written_tensors(contract, inputs):
-                raw = values.reshape(-1).view(torch.uint8)
+            for _, written in written_tensors(contract, inputs):
+                raw = written.reshape(-1).view(torch.uint8)
                 returned[cursor : cursor + raw.numel()].copy_(raw)
                 cursor += raw.numel()
+
+
+def _times_of_new_and_known_inputs(
+    contract: Contract,
+    sets: Sequence[CallInputs],
+    before: Sequence[Mapping[str, torch.Tensor]],
+    graph: torch.cuda.CUDAGraph,
+    workspace: torch.Tensor | None,
+    zeroed: bool,
+) -> tuple[list[float], list[float]]:
+    """Microseconds of a replay on inputs not seen before, and of the next on the same; empty without a workspace."""
+    import torch
+
+    if workspace is None:
+        return [], []
+    fresh: list[float] = []
+    again: list[float] = []
+    for number in range(7):
+        for inputs in sets:
+            for tensor in contract.tensors:
+                values = inputs.tensors.get(tensor.name)
+                if values is None or tensor.role is not Role.IN or tensor.dtype is not DType.T:
+                    continue
+                if values.numel() * values.element_size() <= VERSIONED_BYTES:
+                    values.mul_(-1.0 if number % 2 else 1.0 - 2.0**-6)
+        workspace.fill_(0 if zeroed else 0xFF)
+        for samples in (fresh, again):
+            _restore(sets, before)
+            torch.cuda.synchronize()
+            event: Any = torch.cuda.Event
+            start, end = event(enable_timing=True), event(enable_timing=True)
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            samples.append(float(start.elapsed_time(end)) * 1000)
+    return fresh, again
+
+
+def _restore(sets: Sequence[CallInputs], before: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    for inputs, kept in zip(sets, before, strict=True):
+        for name, values in kept.items():
+            target = inputs.tensors[name]
+            assert target is not None
+            target.copy_(values)
