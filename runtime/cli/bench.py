@@ -37,6 +37,10 @@ def command(
     matched = _WORKLOAD.fullmatch(workload)
     if matched is None:
         raise Failure(f"--workload '{workload}': expected iN/oM, such as i128/o512")
+    if int(matched[2]) < 2:
+        raise Failure(
+            f"--workload '{workload}': a token's time is that between two; ask for 2 tokens of output or more"
+        )
     wanted = [p for p in peers.split(",") if p]
     unknown = [p for p in wanted if p not in _PEERS]
     if unknown:
@@ -77,6 +81,7 @@ def _measure(
 ) -> list[dict[str, Any]]:
     from runtime.cli.models import open_engine, select_kernels
     from runtime.engine.workload import Workload, engine_arm, measure, peer_arm
+    from runtime.sites import FallbackRefusedError
 
     settings: dict[str, Any] = {
         "max_batch": requests,
@@ -93,8 +98,11 @@ def _measure(
     arms = {"library path": engine_arm(plain, work), "chosen kernels": engine_arm(chosen, work)}
     for peer in peers:
         arms[peer] = peer_arm(peer, model_dir, plain, work)
-    measured = measure(arms, rounds)
     with plain, chosen:
+        try:
+            measured = measure(arms, rounds)
+        except FallbackRefusedError as error:
+            raise Failure(str(error)) from error
         return [_row(name, m, work, measured["library path"]) for name, m in measured.items()]
 
 

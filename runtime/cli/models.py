@@ -44,6 +44,7 @@ def select_kernels(
     from kb.store import KernelStore
     from runtime.engine.selecting import DEFAULT_CONTEXT, select
     from runtime.errors import RuntimeFailure
+    from runtime.sites import FallbackRefusedError
 
     root = library_root(library)
     folder = store if store is not None else root / "kernels"
@@ -52,5 +53,5 @@ def select_kernels(
     kernels = KernelStore(folder) if folder.is_dir() else None
     try:
         return select(engine.executor, root, store=kernels, context=context or DEFAULT_CONTEXT, cache=cache)
-    except RuntimeFailure as error:
+    except (RuntimeFailure, FallbackRefusedError) as error:
         raise Failure(str(error)) from error

@@ -113,6 +113,7 @@ def _generate(engine: Engine, tokens: list[int], params: SamplingParams, stream:
     """Run one request and time it."""
     from runtime.engine.request import RequestError
     from runtime.engine.speed import Speed
+    from runtime.sites import FallbackRefusedError
 
     times: list[float] = []
     results: list[Result] = []
@@ -129,8 +130,11 @@ def _generate(engine: Engine, tokens: list[int], params: SamplingParams, stream:
         engine.add_request(tokens, params, on_output=on_output)
     except RequestError as error:
         raise Failure(str(error)) from error
-    for _ in engine.run():
-        pass
+    try:
+        for _ in engine.run():
+            pass
+    except FallbackRefusedError as error:
+        raise Failure(str(error)) from error
     if stream:
         print(flush=True)
     return results[0], Speed(len(tokens), len(times), times[0] - start, times[-1] - times[0])

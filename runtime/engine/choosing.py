@@ -19,7 +19,7 @@ from runtime.engine.executor import Executor
 from runtime.engine.rehearsal import rehearsal
 from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site, SiteCall, Splitting
 from runtime.stopwatch import stopwatch_for
-from runtime.timing import Arm, Effort, time_interleaved
+from runtime.timing import Arm, Effort, Stopwatch, time_interleaved
 
 MU = 1.04
 EFFORT = Effort(relative_error=0.002, min_rounds=7, max_rounds=60, seconds=1.5)
@@ -68,20 +68,29 @@ class BucketChoice:
 
 
 def choose_bucket(
-    executor: Executor, candidates: Candidates, bucket: int, *, context: int, effort: Effort = EFFORT
+    executor: Executor,
+    candidates: Candidates,
+    bucket: int,
+    *,
+    context: int,
+    effort: Effort = EFFORT,
+    stopwatch: Stopwatch | None = None,
 ) -> BucketChoice:
     """Decide all sites of ``bucket`` and put the choices into the executor's selection.
 
-    ``context``: tokens every sequence has while steps are timed. No request may be running.
+    ``context``: tokens every sequence has while steps are timed, or as many as the cache has room for; the result says
+    which. ``stopwatch``: default: that of the executor's device. No request may be running. Raises ValueError when the
+    cache has fewer blocks than the bucket has sequences.
     """
     selection = executor.selection
+    stopwatch = stopwatch or stopwatch_for(_target(executor))
     program = executor.build(bucket, greedy=True, selection=Selection(selection.library))
     sites = list(dict.fromkeys(c.site for c in program.calls if c.site.operation in CONTRACT_OPERATIONS))
     chosen: dict[Site, Implementation] = {}
     found = []
-    with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context):
+    with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context) as length:
         for site in sites:
-            choice, best = _choose_site(executor, candidates, site, chosen, bucket, effort)
+            choice, best = _choose_site(executor, candidates, site, chosen, bucket, effort, stopwatch)
             found.append(choice)
             for place, implementation in best.items():
                 chosen[place] = implementation
@@ -92,9 +101,9 @@ def choose_bucket(
         before = executor.build(bucket, greedy=True, selection=Selection(selection.library))
         after = executor.build(bucket, greedy=True, selection=Selection(selection.library, dict(chosen)))
         arms = {"library": Arm((before.run,)), "chosen": Arm((after.run,))}
-        timings = time_interleaved(arms, stopwatch_for(_target(executor)), effort)
+        timings = time_interleaved(arms, stopwatch, effort)
     executor.forget_programs()
-    return BucketChoice(bucket, context, timings["library"].median_us, timings["chosen"].median_us, tuple(found))
+    return BucketChoice(bucket, length, timings["library"].median_us, timings["chosen"].median_us, tuple(found))
 
 
 def _choose_site(
@@ -104,6 +113,7 @@ def _choose_site(
     chosen: dict[Site, Implementation],
     bucket: int,
     effort: Effort,
+    stopwatch: Stopwatch,
 ) -> tuple[SiteChoice, dict[Site, Implementation]]:
     """The choice for ``site``, and what to use where: nothing when the library stays."""
     library = executor.selection.library
@@ -118,7 +128,8 @@ def _choose_site(
             used = {site: candidate, **_parts(candidate, call, candidates, chosen)}
             tried = Selection(library, {**chosen, **used}, allow_fallback=False)
             program = executor.build(bucket, greedy=True, selection=tried)
-            wrong = _wrong(program.calls, used, library)
+            parts = candidate.parts(call) if isinstance(candidate, Splitting) else [call]
+            wrong = _wrong(parts, used, library)
             if wrong is not None:
                 trials.append(replace(trial, failure=wrong))
                 continue
@@ -132,7 +143,7 @@ def _choose_site(
         trials.append(trial)
     if not running:
         return SiteChoice(site, library.name, library.digest, tuple(trials)), {}
-    timings = time_interleaved(arms, stopwatch_for(_target(executor)), effort)
+    timings = time_interleaved(arms, stopwatch, effort)
     base = timings[library.name].median_us
     timed = [t if t.failure else replace(t, step_us=timings[t.name].median_us, rival_us=base) for t in trials]
     qualified = [n for n in running if timings[n].median_us <= MU * base]
@@ -159,11 +170,13 @@ def _parts(
 
 
 def _wrong(calls: Sequence[SiteCall], used: dict[Site, Implementation], library: Implementation) -> str | None:
-    """The first disagreement with the library at a site where something new is used."""
-    for site, implementation in used.items():
-        call = next((c for c in calls if c.site == site), None)
-        if call is not None and (problem := disagreement(call, implementation, library)) is not None:
-            return f"{site.operation}: {problem}"
+    """The first disagreement with the library where something new is used. ``calls`` follow each other: what one
+    computes the next reads, so the library fills it in; in memory never written, a wrong result may not show."""
+    for call in calls:
+        implementation = used.get(call.site)
+        if implementation is not None and (problem := disagreement(call, implementation, library)) is not None:
+            return f"{call.site.operation}: {problem}"
+        library.bind(call)()
     return None
 
 

@@ -17,13 +17,27 @@ from runtime.kv.pool import KVPool
 from runtime.models.step import StepBuffers
 
 _NOISE = ("residual", "x", "q", "attention", "projected", "activated")
+# Besides the noise: what the rehearsal sets, and what the step computes from it.
+_WRITTEN = (
+    "positions",
+    "slot_mapping",
+    "seq_lens",
+    "request_slots",
+    "input_ids",
+    "out_ids",
+    "out_max",
+    "last_tokens",
+)
 
 
 @contextmanager
-def rehearsal(buffers: StepBuffers, pool: KVPool, context: int, seed: int = 0) -> Iterator[None]:
+def rehearsal(buffers: StepBuffers, pool: KVPool, context: int, seed: int = 0) -> Iterator[int]:
     """Fill ``buffers`` (a bucket's slice) for sequences of ``context`` tokens, fewer where the pool has no room for
-    that many; everything is zero again afterwards."""
+    that many; gives their length. Everything is zero again afterwards. Raises ValueError when the pool has fewer blocks
+    than there are sequences: each needs one of its own."""
     rows = buffers.seq_lens.shape[0]
+    if rows > pool.num_blocks - 1:
+        raise ValueError(f"{rows} sequences cannot be rehearsed with {pool.num_blocks - 1} blocks; raise kv_blocks")
     room = min((pool.num_blocks - 1) // rows, buffers.block_table.shape[1])
     length = max(1, min(context, room * pool.block_size))
     blocks = -(-length // pool.block_size)
@@ -43,9 +57,9 @@ def rehearsal(buffers: StepBuffers, pool: KVPool, context: int, seed: int = 0) -
         for cache in (pool.keys(layer), pool.values(layer)):
             cache[1 : 1 + rows * blocks].normal_(generator=noise)
     try:
-        yield
+        yield length
     finally:
-        for name in (*_NOISE, "positions", "slot_mapping", "seq_lens", "request_slots", "last_tokens"):
+        for name in (*_NOISE, *_WRITTEN):
             getattr(buffers, name).zero_()
         buffers.block_table.fill_(DUMMY_BLOCK)
         pool.storage[:, :, : 1 + rows * blocks].zero_()

@@ -29,6 +29,7 @@ from runtime.engine.executor import Executor
 from runtime.engine.implementations import BaselineImplementation, KernelImplementation
 from runtime.engine.splitting import SPLITTINGS
 from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site
+from runtime.timing import Stopwatch
 
 FORMAT = 1
 DEFAULT_CONTEXT = 1024
@@ -103,19 +104,21 @@ def select(
     buckets: Sequence[int] | None = None,
     context: int = DEFAULT_CONTEXT,
     cache: Path | None = None,
+    stopwatch: Stopwatch | None = None,
     on_bucket: Callable[[BucketChoice, bool], None] = lambda _choice, _known: None,
 ) -> list[BucketChoice]:
     """Choose for every bucket, from the record where there is one; ``on_bucket`` is told the choice and whether it was
-    known. ``library``: root of contracts. ``cache``: folder of records; default: the user's cache folder. No request
-    may be running. Raises RuntimeFailure when the device cannot be used.
+    known. ``library``: root of contracts. ``cache``: folder of records; default: the user's cache folder.
+    ``stopwatch``: default: that of the executor's device. Buckets of more sequences than the cache has blocks cannot be
+    filled and stay with the library. No request may be running. Raises RuntimeFailure when the device cannot be used.
     """
     candidates = CandidateList(load_library(library).contracts, store, target_of(executor))
     folder = cache or default_root() / "selection"
     choices = []
-    for bucket in buckets or executor.buckets:
+    for bucket in (b for b in buckets or executor.buckets if b < executor.decoder.pool.num_blocks):
         path = folder / f"{_key(executor, candidates, bucket, context)}.json"
         known = _read(path, executor, candidates, bucket)
-        choice = known or choose_bucket(executor, candidates, bucket, context=context)
+        choice = known or choose_bucket(executor, candidates, bucket, context=context, stopwatch=stopwatch)
         if known is None:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(path, json.dumps(_plain(choice), indent=1).encode())
@@ -142,22 +145,26 @@ def _key(executor: Executor, candidates: CandidateList, bucket: int, context: in
 
 
 def _read(path: Path, executor: Executor, candidates: CandidateList, bucket: int) -> BucketChoice | None:
-    """A kept choice, put into the selection; None when there is none or it cannot be read."""
+    """A kept choice, put into the selection; None, and the selection as it was, when there is none that can be read."""
+    selection = Selection(executor.selection.library)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        sites = {str(site): site for site in _sites(executor, bucket, executor.selection)}
+        sites = {str(site): site for site in _sites(executor, bucket)}
         found = []
         for entry in data["sites"]:
             if entry["site"] not in sites:  # a part of a splitting that was chosen just before
-                sites |= {str(site): site for site in _sites(executor, bucket, executor.selection)}
+                sites |= {str(site): site for site in _sites(executor, bucket, selection)}
             site = sites[entry["site"]]
             found.append(SiteChoice(site, entry["chosen"], entry["digest"], tuple(Trial(**t) for t in entry["trials"])))
             by_name = {c.name: c for c in candidates(site)}
             if entry["chosen"] in by_name:
-                executor.selection.choose(site, by_name[entry["chosen"]])
-        return BucketChoice(bucket, data["context"], data["library_us"], data["step_us"], tuple(found))
+                selection.choose(site, by_name[entry["chosen"]])
+        choice = BucketChoice(bucket, data["context"], data["library_us"], data["step_us"], tuple(found))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    for site, implementation in selection.chosen.items():
+        executor.selection.choose(site, implementation)
+    return choice
 
 
 def _plain(choice: BucketChoice) -> dict[str, Any]:

@@ -56,3 +56,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Chec
         return made[name]
 
     return make
+
+
+@pytest.fixture
+def image_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Compiled kernels go to a folder of this run, not to the user's cache; each is compiled once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache-home"))

@@ -1,0 +1,234 @@
+"""What runs at a site is what makes the whole step fastest, is right there, and can be bound; else the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from runtime.engine.choosing import BucketChoice, SiteChoice, choose_bucket
+from runtime.engine.engine import Engine
+from runtime.engine.implementations import KernelImplementation
+from runtime.engine.request import SamplingParams
+from runtime.engine.splitting import SPLITTINGS
+from runtime.kv.blocks import DUMMY_BLOCK
+from runtime.sites import Implementation, Selection, Site
+from tests.runtime.engine.admitted import contracts, right_kernel
+from tests.runtime.engine.checkpoints import greedy
+from tests.runtime.engine.conftest import Checkpoint
+from tests.runtime.engine.virtual_time import (
+    QUICK,
+    Clock,
+    Spoiling,
+    Taking,
+    Unbindable,
+    VirtualStopwatch,
+    slow_library,
+)
+
+PROMPT = [5, 9, 30, 7]
+# Of three layers: embed, fetch, publish and the first norm once, five sites and the next norm a layer, the argmax.
+STEP_US = 10.0 * (3 + 1 + 3 * 6 + 1)
+
+
+@dataclass
+class Bench:
+    """An engine whose library takes 10 µs a call on a virtual clock."""
+
+    engine: Engine
+    clock: Clock
+    stopwatch: VirtualStopwatch
+    candidates: dict[str, Sequence[Implementation]] = field(default_factory=dict)
+
+    def offer(self, operation: str, *candidates: Implementation) -> None:
+        self.candidates[operation] = candidates
+
+    def taking(self, us: float, name: str, digest: str | None = None) -> Taking:
+        return Taking(self.clock, us, name, digest)
+
+    def choose(self, bucket: int = 2, context: int = 9) -> BucketChoice:
+        def offered(site: Site) -> Sequence[Implementation]:
+            return self.candidates.get(site.operation, ())
+
+        executor = self.engine.executor
+        return choose_bucket(executor, offered, bucket, context=context, effort=QUICK, stopwatch=self.stopwatch)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Names of what the engine will run, by operation."""
+        return {site.operation: i.name for site, i in self.engine.selection.chosen.items()}
+
+
+@pytest.fixture
+def bench(checkpoint: Callable[[str], Checkpoint]) -> Bench:
+    engine = checkpoint("qwen3").engine(max_batch=2)
+    clock = Clock()
+    engine.selection = engine.executor.selection = Selection(slow_library(clock), allow_fallback=False)
+    return Bench(engine, clock, VirtualStopwatch(clock))
+
+
+def at(choice: BucketChoice, operation: str) -> SiteChoice:
+    """The only site of ``operation``."""
+    [found] = [s for s in choice.sites if s.site.operation == operation]
+    return found
+
+
+def test_without_candidates_the_library_runs_every_site_and_only_the_step_is_timed(bench: Bench) -> None:
+    choice = bench.choose()
+    assert [s.site.operation for s in choice.sites] == [
+        "residual_rmsnorm",
+        "attention_prelude",
+        "paged_decode_attention",
+        "o_proj_residual_rmsnorm",
+        "gated_mlp_up",
+        "gated_mlp_down",
+        "lm_head_argmax",
+    ]
+    assert all(s.chosen == "library" and s.trials == () for s in choice.sites)
+    assert choice.library_us == choice.step_us == pytest.approx(STEP_US)
+    assert bench.stopwatch.prepared == 2
+    assert bench.engine.selection.chosen == {}
+
+
+def test_the_fastest_right_candidate_is_chosen_and_every_step_time_is_kept(bench: Bench) -> None:
+    slow, fast, faster = (bench.taking(us, name) for us, name in ((14, "slow"), (6, "fast"), (4, "faster")))
+    bench.offer("gated_mlp_up", slow, fast, faster)
+    choice = bench.choose()
+    site = at(choice, "gated_mlp_up")
+    assert (site.chosen, bench.chosen) == ("faster", {"gated_mlp_up": "faster"})
+    saved = {t.name: STEP_US - t.step_us for t in site.trials if t.step_us is not None}
+    assert saved == pytest.approx({"library": 0, "slow": -12, "fast": 12, "faster": 18})
+    assert choice.library_us - choice.step_us == pytest.approx(18)
+    gains = {t.name: t.gain for t in site.trials}
+    assert gains["faster"] == pytest.approx(STEP_US / (STEP_US - 18))
+    assert gains["library"] == 1.0
+
+
+@pytest.mark.parametrize(("us", "chosen"), [(9.9, "rival"), (10.1, "library"), (13.0, "library"), (200.0, "library")])
+def test_nothing_that_makes_the_step_slower_is_chosen_within_the_allowance_or_beyond(
+    bench: Bench, us: float, chosen: str
+) -> None:
+    bench.offer("gated_mlp_down", bench.taking(us, "rival"))
+    site = at(bench.choose(), "gated_mlp_down")
+    assert site.chosen == chosen
+    assert bench.chosen == ({"gated_mlp_down": "rival"} if chosen == "rival" else {})
+    assert [t.name for t in site.trials] == ["library", "rival"]
+
+
+def test_later_sites_are_timed_in_a_step_with_the_earlier_choices(bench: Bench) -> None:
+    bench.offer("gated_mlp_up", bench.taking(4, "up"))
+    bench.offer("gated_mlp_down", bench.taking(4, "down"))
+    [library, down] = at(bench.choose(), "gated_mlp_down").trials
+    assert library.step_us == pytest.approx(STEP_US - 18)
+    assert down.step_us == pytest.approx(STEP_US - 36)
+
+
+def test_a_wrong_candidate_is_never_timed_and_its_tensor_is_named(bench: Bench) -> None:
+    bench.offer("gated_mlp_down", Spoiling("residual"), bench.taking(12, "right"))
+    site = at(bench.choose(), "gated_mlp_down")
+    assert site.chosen == "library"
+    [_, wrong, right] = site.trials
+    assert wrong.failure is not None
+    assert wrong.failure.startswith("gated_mlp_down: residual: differs from the library by")
+    assert (wrong.step_us, wrong.gain) == (None, None)
+    assert right.failure is None
+
+
+def test_a_candidate_that_cannot_be_bound_is_reported_and_the_others_are_tried(bench: Bench) -> None:
+    bench.offer("residual_rmsnorm", Unbindable(), bench.taking(1, "fast"))
+    bench.offer("gated_mlp_up", Unbindable())
+    choice = bench.choose()
+    assert at(choice, "residual_rmsnorm").chosen == "fast"
+    only = at(choice, "gated_mlp_up")
+    assert only.chosen == "library"
+    [trial] = only.trials
+    assert trial.failure is not None
+    assert trial.failure.endswith("cannot run unbindable: no such instruction on this device")
+    assert bench.engine.selection.fallbacks == {}
+
+
+def test_a_candidate_that_raises_when_it_runs_is_reported(bench: Bench) -> None:
+    bench.offer("gated_mlp_up", Spoiling("out", error="out of range"))
+    assert at(bench.choose(), "gated_mlp_up").trials[0].failure == "out of range"
+    assert bench.chosen == {}
+
+
+def test_a_site_taken_apart_is_chosen_together_with_the_kernels_of_its_parts(bench: Bench) -> None:
+    for operation in ("rope", "kv_append"):
+        bench.offer(operation, bench.taking(2, "a baseline"), bench.taking(1, f"kernel of {operation}", "a" * 64))
+    bench.offer("attention_prelude", SPLITTINGS["attention_prelude"]())
+    choice = bench.choose()
+    assert bench.chosen == {
+        "attention_prelude": "split",
+        "rope": "kernel of rope",
+        "kv_append": "kernel of kv_append",
+    }
+    assert at(choice, "rope").digest == "a" * 64
+    assert choice.library_us - choice.step_us == pytest.approx(3 * (10 - 1 - 1 - 1))
+
+
+def test_a_site_whose_parts_are_slower_stays_whole(bench: Bench) -> None:
+    bench.offer("attention_prelude", SPLITTINGS["attention_prelude"]())
+    bench.offer("o_proj_residual_rmsnorm", SPLITTINGS["o_proj_residual_rmsnorm"]())
+    choice = bench.choose()
+    assert at(choice, "attention_prelude").chosen == "library"  # 1 + 10 + 10 against 10
+    assert at(choice, "o_proj_residual_rmsnorm").chosen == "library"  # 1 + 10 against 10
+    assert bench.chosen == {}
+
+
+def test_a_wrong_part_refuses_the_site_taken_apart(bench: Bench) -> None:
+    bench.offer("rope", Spoiling("k", digest="b" * 64))
+    bench.offer("kv_append", bench.taking(0, "fast"))
+    bench.offer("attention_prelude", SPLITTINGS["attention_prelude"]())
+    [trial] = at(bench.choose(), "attention_prelude").trials
+    assert trial.failure is not None
+    assert trial.failure.startswith("rope: k: differs")
+    assert bench.chosen == {}
+
+
+def test_a_compiled_kernel_that_is_faster_is_chosen_and_the_tokens_stay(
+    bench: Bench, checkpoint: Callable[[str], Checkpoint], image_cache: None
+) -> None:
+    kernel = KernelImplementation(right_kernel("residual_rmsnorm"), contracts()["residual_rmsnorm"])
+    bench.offer("residual_rmsnorm", kernel)  # takes no time on the virtual clock
+    bench.offer("gated_mlp_up", bench.taking(5, "fast"), Spoiling("out"))
+    bench.offer("gated_mlp_down", bench.taking(15, "slow"))
+    before = bench.engine.generate([PROMPT], SamplingParams(max_tokens=8, ignore_eos=True))
+    choice = bench.choose()
+    assert at(choice, "residual_rmsnorm").digest == kernel.digest
+    assert bench.chosen == {"residual_rmsnorm": kernel.name, "gated_mlp_up": "fast"}
+    params = SamplingParams(max_tokens=24, ignore_eos=True)
+    results = bench.engine.generate([PROMPT, PROMPT[:2]], params)
+    model = checkpoint("qwen3").model
+    assert [list(r.token_ids) for r in results] == [greedy(model, p, 24) for p in (PROMPT, PROMPT[:2])]
+    assert list(before[0].token_ids) == list(results[0].token_ids)[:8]
+
+
+def test_choosing_leaves_no_trace_in_the_cache_or_the_buffers(bench: Bench) -> None:
+    bench.offer("gated_mlp_up", bench.taking(5, "fast"), Spoiling("out"))
+    bench.choose()
+    executor = bench.engine.executor
+    assert not executor.decoder.pool.storage.any()
+    buffers = executor.buffers.sliced(2, 2)
+    for name in ("residual", "x", "q", "attention", "input_ids", "positions", "seq_lens", "out_ids", "last_tokens"):
+        assert not getattr(buffers, name).any(), name
+    assert torch.equal(buffers.block_table, torch.full_like(buffers.block_table, DUMMY_BLOCK))
+
+
+def test_the_context_is_cut_to_what_the_cache_holds_and_the_result_says_so(
+    checkpoint: Callable[[str], Checkpoint],
+) -> None:
+    engine = checkpoint("qwen3").engine(max_batch=2, kv_blocks=7)  # three blocks of four tokens for each of two
+    clock = Clock()
+    engine.executor.selection = Selection(slow_library(clock))
+    watch = VirtualStopwatch(clock)
+    choice = choose_bucket(engine.executor, lambda _: (), 2, context=1000, effort=QUICK, stopwatch=watch)
+    assert choice.context == 12
+
+
+def test_a_bucket_the_cache_cannot_hold_is_refused(checkpoint: Callable[[str], Checkpoint]) -> None:
+    engine = checkpoint("qwen3").engine(max_batch=4, kv_blocks=4)
+    with pytest.raises(ValueError, match="4 sequences cannot be rehearsed with 3 blocks"):
+        choose_bucket(engine.executor, lambda _: (), 4, context=8, effort=QUICK, stopwatch=VirtualStopwatch(Clock()))
