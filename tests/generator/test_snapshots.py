@@ -1,6 +1,6 @@
 """The fixed part of every prompt, as a file: a change of wording or interface shows in a review as what it is.
 
-Principles are left out: their changes show in their own files. ``UPDATE_SNAPSHOTS=1 pytest tests/generator/test_snapshots.py``
+Principles are left out: their changes show in their own files. With UPDATE_SNAPSHOTS=1 in the environment this test
 writes the files anew.
 """
 
