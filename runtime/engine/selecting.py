@@ -53,7 +53,7 @@ class CandidateList:
 
     def kernels(self, operation: str) -> Sequence[Implementation]:
         """Admitted kernels of a contract, the fastest first, whatever dims they were judged at."""
-        return [kernel for _, kernel in self._kernels[operation]]
+        return [kernel for _, kernel in self._kernels.get(operation, ())]
 
     def __call__(self, site: Site) -> Sequence[Implementation]:
         contract = self._contracts.get(site.operation)

@@ -15,8 +15,9 @@ TINY = Path(__file__).resolve().parents[3] / "models" / "tiny-qwen3"
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One thread, and a bandwidth that is not measured: it takes seconds and has tests of its own."""
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One thread, caches of this run, and a bandwidth that is not measured: it takes seconds and has its own tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache-home"))
     monkeypatch.setattr("runtime.bandwidth.measure_bandwidth", lambda device: Bandwidth({"torch.sum": 10.0}))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
