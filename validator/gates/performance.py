@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kb.dtype import DType, Target
-from kb.manifest import Finding, GateName, GateResult, ShapeTiming
+from kb.manifest import Comparison, Finding, GateName, GateResult, ShapeTiming
 from runtime.bandwidth import Bandwidth, measure_bandwidth
 from runtime.device import DeviceInfo
 from validator.gates.context import Context, describe, passed_or_failed
+from validator.performance.verdict import performance_findings
 from validator.shapes import Shape
 
+_ATTEMPTS = 2
 _measured: dict[str, Bandwidth] = {}
 
 
@@ -29,14 +31,18 @@ class PerformanceGate:
         for i, shape in enumerate(shapes):
             context.progress(self.name, describe(shape, storage), i / len(shapes))
             timing, wrong = _time(context, shape, storage, bandwidth.best_gbps)
+            for _ in range(_ATTEMPTS):
+                if timing is None or timing.comparison is not Comparison.IMPOSSIBLE:
+                    break
+                # Perhaps it was the bandwidth that was measured beside a busy neighbour: both again.
+                bandwidth = bandwidth_of(context.device, again=True)
+                timing, wrong = _time(context, shape, storage, bandwidth.best_gbps)
             findings += wrong
             if timing is not None:
                 timings.append(timing)
             if wrong:
                 break
         context.timings.extend(timings)
-        from validator.performance.verdict import performance_findings
-
         judged, variants = performance_findings(context.contract, timings)
         if not findings:
             findings = judged
@@ -59,10 +65,14 @@ def timed_shapes(context: Context) -> list[Shape]:
     return shapes
 
 
-def bandwidth_of(device: DeviceInfo) -> Bandwidth:
-    """Bandwidth of the device, measured once a process."""
-    if device.name not in _measured:
-        _measured[device.name] = measure_bandwidth(device)
+def bandwidth_of(device: DeviceInfo, *, again: bool = False) -> Bandwidth:
+    """Bandwidth of the device, measured once a process; ``again``: once more, the better of both by method."""
+    known = _measured.get(device.name)
+    if known is None or again:
+        now = measure_bandwidth(device)
+        if known is not None:
+            now = Bandwidth({n: max(v, known.methods.get(n, 0.0)) for n, v in now.methods.items()})
+        _measured[device.name] = now
     return _measured[device.name]
 
 

@@ -62,13 +62,11 @@ def time_on_gpu(
         reasons = "; ".join(f"{name}: {why}" for name, why in reply["left_out"].items()) or "none is installed"
         return None, [Finding(code="no-baseline", message=f"no library path ran: {reasons}", shape=dict(shape.dims))]
     cold = len(sets) * contract.bytes_moved(shape.dims, storage) >= min_bytes
-    return record(contract, shape.dims, storage, timings, bandwidth_gbps, cold), []
+    return record(contract, shape.dims, storage, timings, bandwidth_gbps, cold, context.target), []
 
 
 def _remembered(reply: Mapping[str, Any], shape: Shape) -> Finding | None:
     """A finding when calls on inputs never seen take clearly longer than the same calls again."""
-    if not reply["fresh_us"]:
-        return None
     fresh, again = statistics.median(reply["fresh_us"]), statistics.median(reply["again_us"])
     if fresh <= _REMEMBERS * again + _REPLAY_NOISE_US:
         return None

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kb.contract import Contract
-from kb.dtype import DType
+from kb.dtype import DType, Target
 from kb.manifest import Comparison, Finding, ShapeTiming
-from runtime.timing import Timing, compare, shape_timing
+from runtime.timing import FLOOR_MARGIN, Timing, compare, shape_timing
 
 CANDIDATE = "candidate"
+# How far below the floor a time must be to be impossible. A processor's memory is shared with whatever else runs, so
+# what was measured there may be well below what there is.
+_MARGIN = {Target.CUDA: FLOOR_MARGIN, Target.CPU: 0.25}
 
 
 def record(
@@ -19,6 +22,7 @@ def record(
     timings: Mapping[str, Timing],
     bandwidth_gbps: float,
     cold: bool,
+    target: Target,
 ) -> ShapeTiming:
     """The record of one shape. ``cold``: the inputs rotated among were too many for the cache.
 
@@ -31,6 +35,7 @@ def record(
         dtype=storage,
         bytes_moved=contract.bytes_moved(dims, storage),
         bandwidth_gbps=bandwidth_gbps,
+        floor_margin=_MARGIN[target],
     )
     if cold or made.comparison is not Comparison.IMPOSSIBLE:
         return made

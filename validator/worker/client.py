@@ -188,9 +188,13 @@ class Resident:
         request = {"op": "bind", "kernel": kernel, "arena": arena, "slots": slots, "scalars": dict(scalars)}
         return int(self._ask(request, timeout)["call"])
 
-    def call(self, calls: Sequence[int], timeout: float, *, graph: bool = False) -> float:
-        """Run bound calls in order and leave the process stopped; seconds by the supervisor's clock."""
-        return float(self._ask({"op": "call", "calls": list(calls), "graph": graph}, timeout)["seconds"])
+    def call(self, calls: Sequence[int], timeout: float, *, graph: bool = False, freeze: bool = True) -> float:
+        """Run bound calls in order and leave the process stopped; seconds by the supervisor's clock.
+
+        Without ``freeze`` the process runs on: for a call whose only purpose is that the next one finds it warm.
+        """
+        request = {"op": "call", "calls": list(calls), "graph": graph, "freeze": freeze}
+        return float(self._ask(request, timeout)["seconds"])
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """Any other operation."""

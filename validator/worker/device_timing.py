@@ -3,9 +3,9 @@
 A CUDA candidate has no host code, so the Python that measures here is out of its reach; what it could do is leave work
 out. Therefore outputs come back for the judge to compare: those of a graph of all timed calls, replayed on poisoned
 outputs after the timing, and again after the activations have been changed in place. A kernel could still keep results
-in its workspace and give them again for inputs it has seen: so calls on inputs never seen, with the workspace wiped,
-are timed against the same calls again. Inputs are drawn here from a seed, and drawn again by the judge, whose copy is
-the one that truths are computed from.
+(in its workspace, in shared memory that is never cleared) and give them again for inputs it has seen: so calls on
+inputs never seen are timed against the same calls again. Inputs are drawn here from a seed, and drawn again by the
+judge, whose copy is the one that truths are computed from.
 """
 
 from __future__ import annotations
@@ -174,22 +174,26 @@ def _times_of_new_and_known_inputs(
     workspace: torch.Tensor | None,
     zeroed: bool,
 ) -> tuple[list[float], list[float]]:
-    """Microseconds of a replay on inputs not seen before, and of the next on the same; empty without a workspace."""
+    """Microseconds of a replay on inputs not seen before, and of the next on the same."""
     import torch
 
-    if workspace is None:
-        return [], []
     fresh: list[float] = []
     again: list[float] = []
     for number in range(7):
-        for inputs in sets:
+        factor = -1.0 if number % 2 else 1.0 - 2.0**-6
+        seen: set[int] = set()
+        for inputs, kept in zip(sets, before, strict=True):
             for tensor in contract.tensors:
-                values = inputs.tensors.get(tensor.name)
-                if values is None or tensor.role is not Role.IN or tensor.dtype is not DType.T:
+                values = kept.get(tensor.name)
+                if values is None and tensor.role is Role.IN and tensor.dtype is DType.T:
+                    values = inputs.tensors.get(tensor.name)
+                if values is None or values.data_ptr() in seen:
                     continue
                 if values.numel() * values.element_size() <= VERSIONED_BYTES:
-                    values.mul_(-1.0 if number % 2 else 1.0 - 2.0**-6)
-        workspace.fill_(0 if zeroed else 0xFF)
+                    values.mul_(factor)
+                    seen.add(values.data_ptr())
+        if workspace is not None:
+            workspace.fill_(0 if zeroed else 0xFF)
         for samples in (fresh, again):
             _restore(sets, before)
             torch.cuda.synchronize()

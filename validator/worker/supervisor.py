@@ -150,7 +150,7 @@ class _Child:
         if reply.pop("token", None) != token:
             self.kill()
             raise _Ended({"reason": "forged", "op": message["op"]})
-        if self._stops:
+        if self._stops and message.get("freeze", True):
             self._stop()
         return {**reply, "seconds": elapsed / 1e9}
 
