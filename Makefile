@@ -33,5 +33,8 @@ format: $(STAMP)
 site: $(STAMP)
 	$(BIN)/agentcompile site build
 
+demo: $(STAMP)
+	$(BIN)/python -m generator.demo
+
 clean:
 	rm -rf $(VENV) build dist
