@@ -74,7 +74,7 @@ def _busy() -> str:
     if load <= cores / 2:
         return ""
     return (
-        f"This machine is busy (load {load:.1f} on {cores} cores): all of this takes longer, and a kernel may be rejected "
+        f"This machine is busy (load {load:.1f} on {cores} cores): this takes longer, and a kernel may be rejected "
         "as too slow\nthat is fast on an idle one."
     )
 
