@@ -46,7 +46,8 @@ extern "C" __global__ void __launch_bounds__(256) residual_rmsnorm(
     squares += part;
   }
   const float r = float(1.0 / sqrt(double(block_sum(squares)) / hidden_size + eps));
-  extern __shared__ float staged[];  // [hidden_size]
+  extern __shared__ float parts[];
+  volatile float* staged = parts;  // [hidden_size]
   const T* sums = has_residual ? residual : x;
   for (int i = threadIdx.x * VEC; i < hidden_size; i += THREADS * VEC) {
     const Pack sum = load(sums + row + i), gamma = load(weight + i);
