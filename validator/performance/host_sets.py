@@ -51,7 +51,15 @@ class HostSets:
     """Sets of one shape, loaded and bound in a resident."""
 
     def __init__(
-        self, context: Context, resident: Resident, shape: Shape, storage: DType, *, min_bytes: int, most: int, seed: int
+        self,
+        context: Context,
+        resident: Resident,
+        shape: Shape,
+        storage: DType,
+        *,
+        min_bytes: int,
+        most: int,
+        seed: int,
     ) -> None:
         contract = context.contract
         self._contract, self._shape, self._storage, self._context = contract, shape, storage, context
