@@ -45,6 +45,9 @@ _HEADER_NAMESPACES = (
     *("4cuda3std", "4cuda3__", "4cuda3ptx", "4cuda3mr", "18cooperative_groups", "3cub", "6thrust", "5nvcuda"),
     "__nv_atomic",
 )
+# An aggregate the compiler copies from, such as the zeros of `return {};`. No source can choose such a name: the static
+# gate refuses a dollar sign.
+_COMPILERS_OWN = re.compile(r"\$[0-9]+$")
 _OUR_OWN = frozenset({"agentcompile_set_threads"})
 
 
@@ -86,6 +89,8 @@ def _cubin(data: bytes, sections: Sequence[_Section], constants: Collection[str]
         if kind != _OBJECT or not (0 < section < len(sections) and sections[section].name.startswith(".nv.global")):
             continue
         if name in constants or any(part in name for part in _HEADER_NAMESPACES):
+            continue
+        if _COMPILERS_OWN.search(name):
             continue
         if name.startswith("_Z") and any(f"{len(known)}{known}" in name for known in constants):
             continue

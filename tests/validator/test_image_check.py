@@ -83,9 +83,22 @@ def test_a_cubin_with_constants_only_is_clean(contracts: dict[str, Contract], im
     assert cubin_codes(contracts["residual_rmsnorm"], images, added) == []
 
 
+def test_zeros_the_compiler_copies_from_are_no_state(contracts: dict[str, Contract], images: CompileCache) -> None:
+    pytest.importorskip("cuda.core")
+    added = """
+    struct alignas(16) Words { unsigned v[4]; };
+    __device__ __noinline__ Words load(const T* p, int k) {
+      if (k > 3) return {};
+      return *reinterpret_cast<const Words*>(p);
+    }
+    #define USED float(load(x, int(eps)).v[threadIdx.x % 4])"""
+    assert cubin_codes(contracts["residual_rmsnorm"], images, added) == []
+
+
 @pytest.mark.parametrize(
     "added",
     [
+        "__device__ int counter() { static int n; return atomicAdd(&n, 1); }\n#define USED counter()",
         "__device__ int counter;\n#define USED atomicAdd(&counter, 1)",
         "__device__ const float kept[2] = {1, 2};\n#define USED (const_cast<volatile float*>(kept)[threadIdx.x] = 3)",
         "namespace n { __device__ float kept[8]; }\n#define USED (n::kept[0] += 1)",
