@@ -10,10 +10,11 @@ struct alignas(16) Pack {
 };
 __device__ __forceinline__ Pack load(const T* p) { return *reinterpret_cast<const Pack*>(p); }
 
-// Products begin .. end of two weight rows with TOKENS input rows by one warp; every lane gets all sums. Eight products are added
-// up before they meet the running sum, which keeps the rounding errors of a long float32 sum small.
+// Products begin .. end of two weight rows with TOKENS input rows by one warp; every lane gets all sums. Eight
+// products are added up before they meet the running sum, which keeps the rounding errors of a long sum small.
 __device__ __forceinline__ void warp_dots(
-    const T* const (&w)[2], const T* const (&x)[TOKENS], int begin, int end, float (&sums)[2][TOKENS]) {
+    const T* const (&w)[2], const T* const (&x)[TOKENS], int begin, int end,
+    float (&sums)[2][TOKENS]) {
 #pragma unroll
   for (int t = 0; t < TOKENS; ++t) sums[0][t] = sums[1][t] = 0.0f;
 #pragma unroll 2

@@ -66,7 +66,9 @@ __device__ float block_sum(float value) {
 }
 
 __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" : : : "memory"); }
-__device__ __forceinline__ void let_successor_start() { asm volatile("griddepcontrol.launch_dependents;" : : : "memory"); }
+__device__ __forceinline__ void let_successor_start() {
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+}
 __device__ __forceinline__ void prefetch(const T* p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
 
 extern "C" __global__ void __launch_bounds__(256) project(
@@ -81,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(256) project(
   if (i >= hidden_size) return;  // a whole warp
   const int first = blockIdx.y * TOKENS;
   const T* const weights[2] = {w_o + size_t(i) * in_features, w_o + size_t(i + 1) * in_features};
-  prefetch((threadIdx.x % 2 ? weights[1] : weights[0]) + min(threadIdx.x % 32 / 2 * 64, in_features - 1));  // no value of it is used
+  const T* wanted = threadIdx.x % 2 ? weights[1] : weights[0];
+  prefetch(wanted + min(threadIdx.x % 32 / 2 * 64, in_features - 1));  // no value of it is used
   wait_for_predecessor();
   const T* rows[TOKENS];
   input_rows(attn, first, in_features, rows);

@@ -12,15 +12,18 @@ struct alignas(16) Words {
 };
 
 // c += a @ b for a tile of 16 x 16 and 16 x 8; the last argument says of which type a and b are.
-__device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], __nv_bfloat16) {
+__device__ __forceinline__ void multiply(
+    float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], __nv_bfloat16) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 __device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], __half) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -31,11 +34,12 @@ __device__ __forceinline__ Words load(const void* row, int k) {
   return *reinterpret_cast<const Words*>(static_cast<const char*>(row) + size_t(k) * 2);
 }
 
-// This warp's share of the tile with weight rows first_row .. + 15 and rows first_token .. + 7 of the step. A lane holds
-// rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2 and the one after it. Past the last row or column the last one is
-// read again; its sums are not stored.
+// This warp's share of the tile with weight rows first_row .. + 15 and rows first_token .. + 7 of the step. A lane
+// holds rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2 and the one after it. Past the last row or column the last
+// one is read again; its sums are not stored.
 template <class S>
-__device__ __forceinline__ void tile_sums(const S* x, const S* w, int first_row, int first_token, int warp, float (&c)[4]) {
+__device__ __forceinline__ void tile_sums(
+    const S* x, const S* w, int first_row, int first_token, int warp, float (&c)[4]) {
   const int lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
   const S* upper = w + size_t(min(first_row + group, hidden_size - 1)) * intermediate_size;
   const S* lower = w + size_t(min(first_row + group + 8, hidden_size - 1)) * intermediate_size;

@@ -78,7 +78,8 @@ extern "C" void attention_prelude(
         if (rows == 4) {
           row_dots<4>(w_row, x_rows, hidden_size, sums);
         } else {
-          for (int r = 0; r < rows; ++r) row_dots<1>(w_row, x_rows + std::size_t(r) * hidden_size, hidden_size, sums + r);
+          for (int r = 0; r < rows; ++r)
+            row_dots<1>(w_row, x_rows + std::size_t(r) * hidden_size, hidden_size, sums + r);
         }
         const float bias = 0.0f;
         for (int r = 0; r < rows; ++r) heads[r][i] = sums[r] + bias;

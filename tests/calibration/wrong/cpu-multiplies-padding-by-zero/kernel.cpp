@@ -11,7 +11,8 @@ static float dot(const T* a, const T* b) {
   return sum;
 }
 
-static void attend(const T* query, const T* keys, const T* values, std::size_t stride, int length, float scale, T* out) {
+static void attend(
+    const T* query, const T* keys, const T* values, std::size_t stride, int length, float scale, T* out) {
   float sums[head_dim] = {};
   float largest = -INFINITY, total = 0.0f;
   for (int first = 0; first < length; first += CHUNK) {
