@@ -72,9 +72,9 @@ class CandidateList:
 def judged_at(manifest: Manifest, contract: Contract, site: Site) -> bool:
     """Whether an accepting verdict covers the site's compile-time dims and storage type.
 
-    A candidate is compiled anew for every shape, and what was shown at one shape says little about another: a kernel
-    that was right at a dozen shapes has read outside its memory at the next. So only what was judged is offered, and a
-    model of other dims first has the kernel validated at them.
+    A candidate is compiled anew for every shape, and what was shown at one shape says little about another, while one
+    read outside the memory ends the device context and every request with it. So only what was judged is offered, and
+    a model of other dims first has the kernel validated at them.
     """
     names = contract.dims_of(DimKind.STATIC, DimKind.FLAG)
     here = dict(site.dims)

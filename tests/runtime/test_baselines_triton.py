@@ -75,9 +75,18 @@ def test_a_cut_covers_every_row_and_all_of_k_once(rows: int, n: int, k: int, dty
         assert how.grid[2] * how.tokens >= rows
         assert how.k_split % how.tiles.depth == 0
         assert may_split or how.grid[1] == 1
-        assert how.even == (n % how.tiles.rows == 0 and k % how.tiles.depth == 0)
+        assert how.even == (how.grid[0] * how.tiles.rows == n and how.grid[1] * how.k_split == k)
         for size in (how.tiles.rows, how.tiles.depth, how.tokens):
             assert size == power_of_2(size)
+
+
+# Output and down projections of models whose steps of K do not divide by the splits: three programs for 64 steps.
+@pytest.mark.parametrize(("n", "k"), [(3072, 8192), (4096, 4096), (4096, 14336), (4096, 13696)])
+@pytest.mark.parametrize("rows", [1, 8, 64])
+def test_weights_read_without_masks_are_read_to_their_end_and_no_further(n: int, k: int, rows: int) -> None:
+    how = cut("any", n, k, rows, torch.empty(0, dtype=torch.bfloat16), may_split=True)
+    reaches = how.grid[1] * how.k_split
+    assert reaches == k or not how.even
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64])

@@ -29,7 +29,10 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Everything a projection kernel takes as compile-time constants, derived from tiles and shape."""
+    """Everything a projection kernel takes as compile-time constants, derived from tiles and shape.
+
+    ``even``: programs cover rows and K exactly, so that weights may be read without masks.
+    """
 
     tiles: Tiles
     tokens: int
@@ -79,7 +82,9 @@ def cut(
         tiles = _chosen(kernel, num_rows, k, num_tokens, tokens, like, may_split)
     k_split = ceil_div(ceil_div(k, tiles.splits), tiles.depth) * tiles.depth
     grid = (ceil_div(num_rows, tiles.rows), ceil_div(k, k_split), ceil_div(num_tokens, tokens))
-    return Cut(tiles, tokens, k_split, grid, even=num_rows % tiles.rows == 0 and k % tiles.depth == 0)
+    # Without masks the last split must end where K does: K / depth steps need not divide by the number of splits.
+    even = num_rows % tiles.rows == 0 and grid[1] * k_split == k
+    return Cut(tiles, tokens, k_split, grid, even)
 
 
 def _chosen(
