@@ -27,7 +27,11 @@ class RenderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a prompt is for. ``dims``: shapes to tune for; ``bandwidth_gbps``: measured read bandwidth, if known."""
+    """What a prompt is for. ``dims``: shapes to tune for; ``bandwidth_gbps``: measured read bandwidth, if known.
+
+    ``kinds``: the kinds of block that are told, generator.selection.Blocks has the usual sets; fewer than all are for
+    finding out what the rest is worth.
+    """
 
     target: Target
     arch: str | None = None

@@ -22,7 +22,7 @@ from kb.candidate import Candidate
 from kb.contract import Contract
 from kb.digest import meaning_digest
 from kb.manifest import Finding, Verdict
-from kb.principle import Principle
+from kb.principle import Kind, Principle
 
 Judge = Callable[[Candidate, int], Verdict]
 
@@ -327,4 +327,6 @@ def _identity(plan: Plan, provider: str) -> dict[str, Any]:
         "lanes": plan.lanes,
         "provider": provider,
         "seed": plan.seed.digest if plan.seed else None,
+        # None for all of them, as in journals from before there was a choice.
+        "kinds": None if request.kinds == frozenset(Kind) else sorted(k.value for k in request.kinds),
     }

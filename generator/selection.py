@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from kb.condition import Situation, applies
 from kb.contract import Contract
 from kb.principle import EvidenceKind, Kind, Principle, Status
 
 _EVIDENCE_WORTH = {EvidenceKind.MEASURED: 2, EvidenceKind.PUBLISHED: 1, EvidenceKind.REASONED: 0}
+
+
+class Blocks(StrEnum):
+    """How much of what is known a prompt tells. Mandates are always told: they say what is required, not how."""
+
+    NONE = "none"
+    DECISIONS = "decisions"
+    ALL = "all"
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds of block that are rendered."""
+        return {
+            Blocks.NONE: frozenset({Kind.MANDATE}),
+            Blocks.DECISIONS: frozenset({Kind.MANDATE, Kind.DECISION}),
+            Blocks.ALL: frozenset(Kind),
+        }[self]
 
 
 @dataclass(frozen=True, slots=True)

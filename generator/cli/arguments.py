@@ -12,6 +12,9 @@ from kb.library import Library
 DIMS_HELP = "A shape to tune for, as name=value,name=value; may be repeated. Dims left out come from the sweep."
 
 
+BLOCKS_HELP = "Which blocks are told besides the mandates: none, decisions, or all (decisions and dead ends)."
+
+
 def resolve_contract(library: Library, contract: str) -> Contract:
     """The contract called ``contract``. Raises Failure that names what is near."""
     if contract in library.contracts:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from generator.cli.arguments import DIMS_HELP, parse_dims, resolve_contract
+from generator.cli.arguments import BLOCKS_HELP, DIMS_HELP, parse_dims, resolve_contract
+from generator.selection import Blocks
 from kb.cli.failure import Failure
 from kb.dtype import DType, Target
 from kb.library import library_root, load_library
@@ -29,6 +30,7 @@ def command(
     dims: Annotated[list[str] | None, typer.Option(help=DIMS_HELP)] = None,
     dtype: Annotated[DType, typer.Option(help="Storage dtype that is timed.")] = DType.BFLOAT16,
     feature: Annotated[list[str] | None, typer.Option(help="A feature the model has; may be repeated.")] = None,
+    blocks: Annotated[Blocks, typer.Option(help=BLOCKS_HELP)] = Blocks.ALL,
     rounds: Annotated[int | None, typer.Option(help="Most rounds; default and least: the contract's N.")] = None,
     lanes: Annotated[int, typer.Option(min=1, max=16, help="Candidates a round, side by side.")] = 1,
     improve: Annotated[bool, typer.Option("--improve", help="Use all rounds; keep the best.")] = False,
@@ -79,6 +81,7 @@ def command(
             dtype=dtype,
             features=frozenset(feature) if feature else None,
             bandwidth_gbps=bandwidth,
+            kinds=blocks.kinds,
         ),
         rounds=rounds or chosen.rounds,
         lanes=lanes,

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from generator.cli.arguments import DIMS_HELP, parse_dims, resolve_contract
+from generator.cli.arguments import BLOCKS_HELP, DIMS_HELP, parse_dims, resolve_contract
 from generator.prompt import Prompt
 from generator.render import DEFAULT_BUDGET, RenderError, Request, render
+from generator.selection import Blocks
 from kb.cli.failure import Failure
 from kb.dtype import DType, Target
 from kb.library import Library, library_root, load_library
@@ -26,6 +27,7 @@ def command(
     feature: Annotated[list[str] | None, typer.Option(help="A feature the model has; may be repeated.")] = None,
     bandwidth: Annotated[float | None, typer.Option(help="Read bandwidth in GB/s, for the floor in µs.")] = None,
     budget: Annotated[int, typer.Option(help="Most tokens of the prompt (estimated).")] = DEFAULT_BUDGET,
+    blocks: Annotated[Blocks, typer.Option(help=BLOCKS_HELP)] = Blocks.ALL,
     drafts: Annotated[bool, typer.Option("--drafts", help="Draft blocks too.")] = False,
     diff: Annotated[str | None, typer.Option(metavar="BASE", help="Show what changed since this revision.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say for every block why it is in or out.")] = False,
@@ -44,6 +46,7 @@ def command(
         bandwidth_gbps=bandwidth,
         budget=budget,
         with_drafts=drafts,
+        kinds=blocks.kinds,
     )
     prompt = _render(loaded, contract, request)
     if diff is not None:
