@@ -9,6 +9,7 @@ from generator.search import Plan
 from kb.candidate import Candidate
 from kb.dtype import DType
 from kb.manifest import Verdict
+from runtime.compile_cache import default_root
 from validator.gates import Event as GateEvent
 from validator.gates import Options
 from validator.judge import judge
@@ -19,7 +20,8 @@ def judge_here(
 ) -> Verdict:
     """All gates on this machine. Correctness covers the contract's sweep and hidden shapes whatever is tuned for.
 
-    The storage type that is timed is the search's; it is tried first and the contract's others after it.
+    The storage type that is timed is the search's; it is tried first and the contract's others after it. Searches of
+    several processes share the device by turns, so that they check side by side and measure one at a time.
     """
 
     def tell(event: GateEvent) -> None:
@@ -30,7 +32,7 @@ def judge_here(
     return judge(
         candidate,
         plan.contract,
-        options=Options(timed=plan.request.dims, storages=_storages(plan)),
+        options=Options(timed=plan.request.dims, storages=_storages(plan), turns=default_root() / "turns"),
         seed=seed,
         on_event=tell,
     )

@@ -11,6 +11,7 @@ shape or of some storage types only. ``failed_gate`` is None for those all the s
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import secrets
 import time
@@ -27,6 +28,7 @@ from runtime.device import DeviceInfo, assumed_cuda_device, cpu_device, cuda_dev
 from runtime.errors import CompileError, LaunchError, LoadError, MissingToolError
 from validator.gates import GATES, Context, Event, Gate, Options
 from validator.gates.context import BudgetSpent
+from validator.turns import Turns
 from validator.worker import Worker, WorkerFailure
 
 ASSUMED_ARCH = "sm_90"
@@ -119,7 +121,8 @@ def _run_one(gate: Gate, context: Context) -> GateResult:
     context.emit(Event(gate.name, "", 0.0))
     started = time.monotonic()
     try:
-        result = gate.run(context)
+        with _turn(gate, context):
+            result = gate.run(context)
     except WorkerFailure as failure:
         result = _failed(gate.name, failure.finding)
     except (CompileError, LoadError, LaunchError) as error:
@@ -129,6 +132,14 @@ def _run_one(gate: Gate, context: Context) -> GateResult:
     except BudgetSpent as spent:
         result = _skipped(gate.name, str(spent))
     return result.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+
+
+def _turn(gate: Gate, context: Context) -> contextlib.AbstractContextManager[None]:
+    """The gate's turn on the device. Only what runs there needs one, and only what is timed needs it alone."""
+    if context.options.turns is None or not gate.needs_run:
+        return contextlib.nullcontext()
+    turns = Turns(context.options.turns, context.target.value)
+    return turns.alone() if gate.name is GateName.PERFORMANCE else turns.shared()
 
 
 def _accepted(results: list[GateResult]) -> bool:

@@ -30,7 +30,8 @@ class Options:
     times briefly; it is for rounds and tests, not for admission. ``dims`` and ``storages`` narrow the trial to one
     shape and to some types; ``timed`` replaces the contract's performance shapes. ``hidden`` is the number of shapes
     outside the sweep. ``call_seconds`` is how long one call may take before it counts as hung, ``budget_seconds`` how
-    long all of it may.
+    long all of it may. ``turns`` is the folder of locks by which judgements of several processes share a device: they
+    check side by side and measure one at a time; None: this process takes the device to be its own.
     """
 
     gates: tuple[GateName, ...] = tuple(GateName)
@@ -44,6 +45,7 @@ class Options:
     budget_seconds: float = 900.0
     timing_seconds: float = 4.0
     compile_jobs: int = 0
+    turns: Path | None = None
 
     def whole(self, contract: Contract) -> bool:
         """Whether the trial covers all a contract asks for, so that it may end in acceptance."""
