@@ -78,3 +78,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         ),
     },
 }
+
+# For trying the scripts out on a machine without a GPU.
+DRY_RUN: dict[str, dict[str, Any]] = {
+    "tiny": _config("qwen3", "Qwen3ForCausalLM", (64, 2, 4, 2, 16, 96, 512), attention_bias=False),
+}

@@ -17,6 +17,7 @@ from kb.dtype import Target
 from runtime.engine.agreement import disagreement
 from runtime.engine.executor import Executor
 from runtime.engine.rehearsal import rehearsal
+from runtime.errors import RuntimeFailure
 from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site, SiteCall, Splitting
 from runtime.stopwatch import stopwatch_for
 from runtime.timing import Arm, Effort, Stopwatch, time_interleaved
@@ -25,6 +26,10 @@ MU = 1.04
 EFFORT = Effort(relative_error=0.002, min_rounds=7, max_rounds=60, seconds=1.5)
 
 Candidates = Callable[[Site], Sequence[Implementation]]
+
+
+class DeviceLostError(RuntimeFailure):
+    """Something that was tried ended the device context; nothing can run in this process any more. Says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,7 @@ def _choose_site(
             program.run()
             _synchronize(executor)
         except Exception as error:  # whatever a candidate raises, the others must be tried
+            _require_alive(executor, f"{candidate.name} ({candidate.digest or 'no kernel'})", site, error)
             trials.append(replace(trial, failure=" ".join(str(error).split())[:300] or type(error).__name__))
             continue
         running[candidate.name] = used
@@ -143,7 +149,11 @@ def _choose_site(
         trials.append(trial)
     if not running:
         return SiteChoice(site, library.name, library.digest, tuple(trials)), {}
-    timings = time_interleaved(arms, stopwatch, effort)
+    try:
+        timings = time_interleaved(arms, stopwatch, effort)
+    except Exception as error:
+        _require_alive(executor, f"one of {', '.join(arms)}", site, error)
+        raise
     base = timings[library.name].median_us
     timed = [t if t.failure else replace(t, step_us=timings[t.name].median_us, rival_us=base) for t in trials]
     qualified = [n for n in running if timings[n].median_us <= MU * base]
@@ -178,6 +188,15 @@ def _wrong(calls: Sequence[SiteCall], used: dict[Site, Implementation], library:
             return f"{call.site.operation}: {problem}"
         library.bind(call)()
     return None
+
+
+def _require_alive(executor: Executor, who: str, site: Site, error: Exception) -> None:
+    """Raises DeviceLostError when the device no longer answers after ``who`` failed at ``site`` with ``error``."""
+    try:
+        _synchronize(executor)
+    except Exception:  # torch's and the driver's errors have no common type
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DeviceLostError(f"{who} ended the device context at {site}: {reason}") from error
 
 
 def _target(executor: Executor) -> Target:

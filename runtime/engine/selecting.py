@@ -40,11 +40,17 @@ _SAME_AS_LIBRARY = frozenset({"torch_eager", "torch_sdpa", "torch_compiled"})
 
 class CandidateList:
     """Implementations for a site besides the library: the contract's other baselines, admitted kernels, and the site
-    taken apart, so that kernels of the smaller contracts compete as well."""
+    taken apart, so that kernels of the smaller contracts compete as well.
 
-    def __init__(self, contracts: Mapping[str, Contract], store: KernelStore | None, target: Target) -> None:
+    ``unjudged``: offer kernels at dims no verdict covers too, for finding out whether they would be worth judging.
+    """
+
+    def __init__(
+        self, contracts: Mapping[str, Contract], store: KernelStore | None, target: Target, *, unjudged: bool = False
+    ) -> None:
         self._contracts = contracts
         self._target = target
+        self._unjudged = unjudged
         self._kernels: dict[str, list[tuple[Manifest, Implementation]]] = {}
         for operation in sorted(CONTRACT_OPERATIONS & set(contracts)):
             entries = store.admitted(operation, target) if store is not None else []
@@ -65,7 +71,7 @@ class CandidateList:
             if b.name not in _SAME_AS_LIBRARY
         ]
         splitting: list[Implementation] = [SPLITTINGS[site.operation]()] if site.operation in SPLITTINGS else []
-        kernels = [k for manifest, k in self._kernels[site.operation] if judged_at(manifest, contract, site)]
+        kernels = [k for m, k in self._kernels[site.operation] if self._unjudged or judged_at(m, contract, site)]
         return [*baselines, *kernels, *splitting]
 
 
@@ -105,14 +111,16 @@ def select(
     context: int = DEFAULT_CONTEXT,
     cache: Path | None = None,
     stopwatch: Stopwatch | None = None,
+    candidates: CandidateList | None = None,
     on_bucket: Callable[[BucketChoice, bool], None] = lambda _choice, _known: None,
 ) -> list[BucketChoice]:
     """Choose for every bucket, from the record where there is one; ``on_bucket`` is told the choice and whether it was
     known. ``library``: root of contracts. ``cache``: folder of records; default: the user's cache folder.
-    ``stopwatch``: default: that of the executor's device. Buckets of more sequences than the cache has blocks cannot be
-    filled and stay with the library. No request may be running. Raises RuntimeFailure when the device cannot be used.
+    ``stopwatch``: default: that of the executor's device. ``candidates``: default: what library and store offer.
+    Buckets of more sequences than the cache has blocks cannot be filled and stay with the library. No request may be
+    running. Raises RuntimeFailure when the device cannot be used.
     """
-    candidates = CandidateList(load_library(library).contracts, store, target_of(executor))
+    candidates = candidates or CandidateList(load_library(library).contracts, store, target_of(executor))
     folder = cache or default_root() / "selection"
     choices = []
     for bucket in (b for b in buckets or executor.buckets if b < executor.decoder.pool.num_blocks):
