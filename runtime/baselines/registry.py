@@ -13,6 +13,7 @@ import torch
 from kb.contract import Contract
 from kb.dtype import DType, Target
 from runtime.errors import MissingToolError, RuntimeFailure
+from runtime.programs import find_program
 
 Prepare = Callable[
     [Mapping[str, int], Mapping[str, torch.Tensor | None], Mapping[str, float]],
@@ -89,6 +90,8 @@ def get_baseline(contract_id: str, name: str) -> Baseline:
     targets, module, requires = _LIBRARIES.get(name, ((), "", ()))
     if name == f"triton_{contract_id}" and contract_id in _TRITON:
         targets, module, requires = (Target.CUDA,), f"{__package__}.triton_kernels.{_TRITON[contract_id]}", ("triton",)
+    if name == FRAMEWORK and find_program(contract_id) is not None:
+        targets, module, requires = _BOTH, f"{__package__}.framework", ()
     if not module or contract_id not in _ONLY.get(name, (contract_id,)):
         raise KeyError(f"{contract_id} has no baseline called '{name}'")
     return Baseline(contract_id, name, targets, module, requires)
@@ -99,6 +102,9 @@ def available_baselines(contract: Contract, target: Target) -> list[Baseline]:
     named = [get_baseline(contract.id, name) for name in contract.baselines.get(target, ())]
     return [baseline for baseline in named if baseline.missing(target) is None]
 
+
+# The baseline of contracts that are stated by a program (runtime.programs).
+FRAMEWORK = "framework"
 
 _BOTH = (Target.CUDA, Target.CPU)
 _LIBRARIES: dict[str, tuple[tuple[Target, ...], str, tuple[str, ...]]] = {

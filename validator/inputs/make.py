@@ -9,8 +9,10 @@ import torch
 
 from kb.contract import Contract, Role, Tensor
 from kb.dtype import DType
+from runtime.programs import find_program
 from validator.inputs import structure
 from validator.inputs.call_inputs import TORCH_DTYPES, CallInputs
+from validator.inputs.contents import draw_content
 from validator.inputs.distributions import draw, generator, normal
 
 # What a tensor of this name holds, in every contract. Weights keep the variance of their input; the distribution
@@ -135,6 +137,8 @@ def _draw(
 ) -> torch.Tensor:
     shape = contract.shape_of(tensor, dims)
     dtype = TORCH_DTYPES[tensor.dtype.bind(storage)]
+    if (program := find_program(contract.id)) is not None and (given := program.input(tensor.name)) is not None:
+        return draw_content(given, shape, dtype, distribution, dims, gen)
     if tensor.name in _WEIGHTS:
         return normal(shape, dtype, gen, std=1 / math.sqrt(shape[-1]))
     if tensor.name in _GAMMAS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from kb.contract import Contract, Role
 from kb.dtype import DType
 from kb.manifest import Finding, ShapeTiming
+from runtime.programs import find_program
 from runtime.timing import CACHE_MULTIPLE, Timing
 from validator.gates.context import Context
 from validator.inputs import CallInputs
@@ -50,6 +53,7 @@ def time_on_gpu(
         "seconds": seconds,
         "quick": context.options.quick,
         "sets": count,
+        "program": _program(contract),
     }
     reply = resident.ask(request, 120 + 4 * seconds)
     findings = _check(context, shape, storage, sets, count, memory)
@@ -63,6 +67,12 @@ def time_on_gpu(
         return None, [Finding(code="no-baseline", message=f"no library path ran: {reasons}", shape=dict(shape.dims))]
     cold = len(sets) * contract.bytes_moved(shape.dims, storage) >= min_bytes
     return record(contract, shape.dims, storage, timings, bandwidth_gbps, cold, context.target), []
+
+
+def _program(contract: Contract) -> str | None:
+    """The program that states the contract, for the worker, which has to run it as a library path; None without one."""
+    program = find_program(contract.id)
+    return None if program is None else base64.b64encode(pickle.dumps(program)).decode()
 
 
 def _remembered(reply: Mapping[str, Any], shape: Shape) -> Finding | None:

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kb.contract import Contract
+from runtime.programs import find_program
 from validator.inputs.call_inputs import CallInputs
 from validator.references import decoder, encoder
 from validator.references.arithmetic import Rounding, rounding_as
 from validator.references.call import Call
 from validator.references.expected import Expected
+from validator.references.program import run_wide
+
+# The reference of contracts that are stated by a program (runtime.programs).
+PROGRAM = "program"
 
 _REFERENCES: dict[str, Callable[[Call], dict[str, Expected]]] = {
     "residual_rmsnorm": decoder.residual_rmsnorm,
@@ -36,6 +41,8 @@ def reference(contract: Contract, dims: Mapping[str, int], inputs: CallInputs) -
 
     The inputs are only read. Raises ValueError when the contract names a reference that does not exist.
     """
+    if contract.numerics.reference == PROGRAM and (program := find_program(contract.id)) is not None:
+        return run_wide(program, Call(dims, inputs.tensors, inputs.scalars))
     try:
         function = _REFERENCES[contract.numerics.reference]
     except KeyError:
@@ -46,4 +53,4 @@ def reference(contract: Contract, dims: Mapping[str, int], inputs: CallInputs) -
     return function(Call(dims, inputs.tensors, inputs.scalars))
 
 
-__all__ = ["Expected", "Rounding", "reference", "rounding_as"]
+__all__ = ["PROGRAM", "Expected", "Rounding", "reference", "rounding_as"]

@@ -10,6 +10,8 @@ judge, whose copy is the one that truths are computed from.
 
 from __future__ import annotations
 
+import base64
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,8 @@ def time_on_device(kernel: Kernel, request: Mapping[str, Any], returned: torch.T
     """Time as ``request`` says and write the outputs of both versions into ``returned`` (uint8, host memory).
 
     Request: ``dims`` (all of them), ``seed``, ``min_bytes``, ``baselines`` (names), ``seconds``, ``quick``, ``sets``
-    (how many to return). Reply: samples and overhead by arm, and why a library path was left out.
+    (how many to return), ``program`` (pickled, of a contract that is stated by one). Reply: samples and overhead by
+    arm, and why a library path was left out.
     """
     import torch
 
@@ -41,6 +44,10 @@ def time_on_device(kernel: Kernel, request: Mapping[str, Any], returned: torch.T
 
     signature = kernel.compiled.signature
     contract, storage, target = signature.contract, signature.storage, signature.target
+    if request.get("program") is not None:
+        from runtime.programs import register_program
+
+        register_program(contract.id, pickle.loads(base64.b64decode(request["program"])))  # noqa: S301 - the judge's
     dims: Mapping[str, int] = request["dims"]
     sets = timing_sets(contract, dims, storage, "cuda", request["min_bytes"], request["seed"])
     workspace = kernel.new_workspace()
