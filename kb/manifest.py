@@ -137,6 +137,10 @@ class Verdict(BaseModel):
     environment: Environment
     seed: int
     judged_at: Annotated[datetime, Field(strict=False)]
+    at: dict[str, int] | None = Field(
+        default=None,
+        description="The compile-time dims that alone were tried; absent: all that the contract asks for.",
+    )
 
     @property
     def failed_gate(self) -> GateResult | None:
@@ -187,3 +191,9 @@ class Manifest(BaseModel):
     verdicts: Annotated[tuple[Verdict, ...], Field(min_length=1, strict=False)]
     admitted_at: Annotated[datetime, Field(strict=False)]
     transcript_digest: Digest | None = Field(default=None, description="SHA-256 of transcript.jsonl.")
+
+    @property
+    def acceptance(self) -> Verdict:
+        """The latest verdict that accepted the kernel as a whole; the latest of all where there is none."""
+        whole = (v for v in reversed(self.verdicts) if v.accepted and v.at is None)
+        return next(whole, self.verdicts[-1])

@@ -6,7 +6,8 @@
 Accepted means that static, compile, interface, numerics and performance passed, on a machine that could run the
 candidate, and that the sanitizer passed or its tool is not installed. A gate that was left out by choice or for want of
 a device is recorded as skipped, and then nothing is accepted; neither is it after a quick judgement, or one of a single
-shape or of some storage types only. ``failed_gate`` is None for those all the same.
+shape or of some storage types only. ``failed_gate`` is None for those all the same. With ``options.at`` a verdict is
+about those compile-time dims alone: it extends a kernel that was accepted as a whole, and admits none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from kb.candidate import Candidate
-from kb.contract import Contract
+from kb.contract import Contract, DimKind
+from kb.coverage import compile_dims
 from kb.dtype import DType, Target
 from kb.manifest import Environment, Finding, GateName, GateResult, Outcome, Verdict
 from runtime.clocks import read_clocks
@@ -28,6 +30,7 @@ from runtime.device import DeviceInfo, assumed_cuda_device, cpu_device, cuda_dev
 from runtime.errors import CompileError, LaunchError, LoadError, MissingToolError
 from validator.gates import GATES, Context, Event, Gate, Options
 from validator.gates.context import BudgetSpent
+from validator.shapes import held_shapes
 from validator.turns import Turns
 from validator.worker import Worker, WorkerFailure
 
@@ -63,6 +66,8 @@ def judge(
         options = _narrowed(options, dims, storages)
     if options.dims is not None:
         contract.check_dims(options.dims)
+    if options.at is not None:
+        require_held(contract, options)
     found, runs = _device(candidate.target, device)
     seed = secrets.randbits(48) if seed is None else seed
     lender = _Lender(candidate.target, worker)
@@ -95,6 +100,7 @@ def judge(
         environment=_environment(context, results),
         seed=seed,
         judged_at=datetime.now(UTC),
+        at=compile_dims(contract, options.at) if options.at is not None else None,
     )
 
 
@@ -183,6 +189,24 @@ def _narrowed(options: Options, dims: Mapping[str, int] | None, storages: tuple[
     from dataclasses import replace
 
     return replace(options, dims=dims or options.dims, storages=storages or options.storages)
+
+
+def require_held(contract: Contract, options: Options) -> None:
+    """Raises ValueError unless ``options.at`` names the contract's compile-time dims, all of them and no other, with
+    values it allows, and all timed shapes have them."""
+    assert options.at is not None  # the caller's condition
+    if options.dims is not None:
+        raise ValueError("a trial is of one shape (dims) or holds compile-time dims (at), not both")
+    names = contract.dims_of(DimKind.STATIC, DimKind.FLAG)
+    missing = [n for n in names if n not in options.at]
+    if missing:
+        raise ValueError(f"'{missing[0]}' has no value; {contract.id} compiles in {', '.join(names)}")
+    unknown = [n for n in options.at if n not in names]
+    if unknown:
+        raise ValueError(f"'{unknown[0]}' is not compiled into {contract.id}; {', '.join(names)} are")
+    held_shapes(contract, options.at, 0, 0)
+    if any(shape.get(n) != options.at[n] for shape in options.timed for n in names):
+        raise ValueError("a timed shape has other compile-time dims than those that are held")
 
 
 def _skipped(name: GateName, reason: str) -> GateResult:

@@ -51,6 +51,46 @@ def hidden_shapes(contract: Contract, seed: int, count: int) -> list[Shape]:
     return found
 
 
+def held_shapes(contract: Contract, here: Mapping[str, int], seed: int, count: int) -> list[Shape]:
+    """Shapes with the compile-time dims ``here``: the run-time dims of every correctness shape that fit, and up to
+    ``count`` combinations of them that the sweep does not name, decided by ``seed``.
+
+    Raises ValueError when the contract allows no shape with them.
+    """
+    free = contract.dims_of(DimKind.RUNTIME, DimKind.WORKLOAD)
+    found: dict[tuple[int, ...], Shape] = {}
+    for base in contract.sweep.correctness:
+        _keep(found, contract, {**{name: base[name] for name in free}, **here}, hidden=False)
+    if not found:
+        contract.check_dims({**dict(contract.sweep.correctness[0]), **here})
+        raise ValueError(f"no shape of {contract.id} has {', '.join(f'{n}={v}' for n, v in here.items())}")
+    chooser = random.Random(seed)  # noqa: S311 - reproducible on purpose
+    options = {name: values for name, values in _options(contract).items() if name in free}
+    wanted = len(found) + (count if options else 0)
+    for _ in range(20 * count):
+        if len(found) >= wanted:
+            break
+        dims = dict(next(iter(found.values())).dims)
+        dims |= {name: chooser.choice(values) for name, values in options.items()}
+        _keep(found, contract, dims, hidden=True)
+    return list(found.values())
+
+
+def held_timed(contract: Contract, here: Mapping[str, int]) -> list[Shape]:
+    """The performance shapes' run-time dims with the compile-time dims ``here``, each combination once."""
+    free = contract.dims_of(DimKind.RUNTIME, DimKind.WORKLOAD)
+    found: dict[tuple[int, ...], Shape] = {}
+    for base in contract.sweep.performance:
+        _keep(found, contract, {**{name: base[name] for name in free}, **here}, hidden=False)
+    return list(found.values())
+
+
+def _keep(found: dict[tuple[int, ...], Shape], contract: Contract, dims: Mapping[str, int], *, hidden: bool) -> None:
+    repaired = repair(contract, dims)
+    if repaired is not None:
+        found.setdefault(tuple(repaired[name] for name in contract.dims), Shape(repaired, hidden))
+
+
 def _candidates(contract: Contract, chooser: random.Random) -> Iterator[dict[str, int]]:
     """Valid variations of sweep shapes, a different dim varied each time before any is varied twice."""
     options = _options(contract)

@@ -186,7 +186,7 @@ def _get(store: Path | None, digest: str) -> Entry:
 
 def _row(entry: Entry) -> dict[str, Any]:
     m = entry.manifest
-    last = m.verdicts[-1]
+    last = m.acceptance
     return {
         "contract": m.contract,
         "target": m.target.value,
@@ -219,7 +219,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _print_entry(entry: Entry) -> None:
-    m, last, console = entry.manifest, entry.manifest.verdicts[-1], Console()
+    m, last, console = entry.manifest, entry.manifest.acceptance, Console()
     console.print(f"[bold]{m.contract}[/] for {m.target.value}, contract version {m.contract_version}, {m.status}")
     console.print(f"{m.digest}", markup=False)
     if m.reason:

@@ -27,7 +27,7 @@ def page(content: Content, kernel: Entry) -> str:
 def _parts(content: Content, kernel: Entry) -> Iterator[str]:
     m = kernel.manifest
     here = kernel_page(m)
-    latest = m.verdicts[-1]
+    latest = m.acceptance
     badges = [
         words.badge("Kernel"),
         words.status_badge(m.status),
@@ -63,8 +63,8 @@ def _parts(content: Content, kernel: Entry) -> Iterator[str]:
     yield "## Source"
     yield text.fence(kernel.source, "cuda" if m.target is Target.CUDA else "cpp", numbers=True)
     if len(m.verdicts) > 1:
-        yield "## Earlier verdicts"
-        yield _earlier(m)
+        yield "## Other verdicts"
+        yield _others(m)
     yield "## Record"
     yield _record(m)
 
@@ -76,7 +76,7 @@ def _summary(content: Content, here: str, kernel: Entry) -> str:
         ("contract", f"{contract or text.code(m.contract)}, version {m.contract_version}"),
         ("ratio to the strongest baseline", f"**{mean_ratio(kernel)}** (geometric mean over the timed shapes)"),
         ("share of read bandwidth", share_range(kernel)),
-        ("judged on", text.inline(m.verdicts[-1].environment.hardware)),
+        ("judged on", text.inline(m.acceptance.environment.hardware)),
         ("digest", text.code(m.digest)),
     ]
     return text.table(("", ""), [(f"**{name}**", value) for name, value in rows])
@@ -211,21 +211,23 @@ def _plan(m: Manifest) -> str:
     return f"{table}\n\nWorkspace: {text.code(m.plan.workspace.bytes)} bytes, zeroed {m.plan.workspace.zeroed}."
 
 
-def _earlier(m: Manifest) -> str:
+def _others(m: Manifest) -> str:
     rows = [
         (
             v.judged_at.date().isoformat(),
             text.inline(v.environment.hardware),
+            "all that the contract asks for" if v.at is None else text.inline(words.shape(v.at)),
             "accepted" if v.accepted else f"failed at {v.failed_gate.gate.value if v.failed_gate else '?'}",
             f"{min(t.ratio for t in v.timings):.2f}×" if v.timings else "not timed",
         )
-        for v in reversed(m.verdicts[:-1])
+        for v in reversed(m.verdicts)
+        if v is not m.acceptance
     ]
-    return text.table(("judged", "on", "verdict", "slowest shape"), rows)
+    return text.table(("judged", "on", "about", "verdict", "slowest shape"), rows)
 
 
 def _record(m: Manifest) -> str:
-    e: Environment = m.verdicts[-1].environment
+    e: Environment = m.acceptance.environment
     rows = [
         ("admitted", m.admitted_at.date().isoformat()),
         ("hardware", text.inline(f"{e.hardware}, {e.arch}")),

@@ -26,9 +26,9 @@ def ranking(content: Content, here: str, kernels: Sequence[Entry]) -> Iterator[s
 def legend() -> str:
     """What the numbers of a ranking mean."""
     return (
-        "*ratio*: time of the strongest baseline over the kernel's, geometric mean over the shapes of its latest "
-        "verdict. *share of bandwidth*: the fewest bytes that must move, at the read bandwidth measured in the same "
-        "run, over the kernel's time; the range is over the shapes."
+        "*ratio*: time of the strongest baseline over the kernel's, geometric mean over the shapes of the verdict that "
+        "accepted it. *share of bandwidth*: the fewest bytes that must move, at the read bandwidth measured in the "
+        "same run, over the kernel's time; the range is over the shapes."
     )
 
 
@@ -40,7 +40,7 @@ def authorship(kernel: Entry) -> str:
 
 def share_range(kernel: Entry) -> str:
     """Bandwidth shares of the latest verdict as a range."""
-    shares = [t.bandwidth_share for t in kernel.manifest.verdicts[-1].timings]
+    shares = [t.bandwidth_share for t in kernel.manifest.acceptance.timings]
     if not shares:
         return "not timed"
     low, high = min(shares), max(shares)
@@ -49,7 +49,7 @@ def share_range(kernel: Entry) -> str:
 
 def _row(content: Content, here: str, kernel: Entry) -> tuple[str, ...]:
     m = kernel.manifest
-    timings = m.verdicts[-1].timings
+    timings = m.acceptance.timings
     status = m.status
     if m.status == "admitted" and content.stale(kernel):
         status = "admitted, stale"  # type: ignore[assignment]
@@ -60,7 +60,7 @@ def _row(content: Content, here: str, kernel: Entry) -> tuple[str, ...]:
         f"{kernel.ratio:.2f}×" if timings else "not timed",
         f"{min(t.ratio for t in timings):.2f}×" if timings else "",
         share_range(kernel),
-        text.inline(m.verdicts[-1].environment.hardware),
+        text.inline(m.acceptance.environment.hardware),
         text.inline(authorship(kernel)),
     )
 

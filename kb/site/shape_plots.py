@@ -24,7 +24,7 @@ def contract_plots(content: Content, contract: Contract) -> Iterator[str]:
         kernels = [k for k in content.kernels_of(contract.id, target) if k.manifest.status == "admitted"]
         shapes: dict[tuple[str, str], list[tuple[Entry, ShapeTiming]]] = {}
         for kernel in kernels:
-            for timing in kernel.manifest.verdicts[-1].timings:
+            for timing in kernel.manifest.acceptance.timings:
                 key = (words.shape(timing.dims), timing.dtype.value)
                 shapes.setdefault(key, []).append((kernel, timing))
         if shapes:

@@ -53,8 +53,8 @@ class Entry:
 
     @property
     def ratio(self) -> float:
-        """Geometric mean of T_baseline / T_candidate over the shapes of the latest verdict; 0 where none was timed."""
-        ratios = [t.ratio for v in self.manifest.verdicts[-1:] for t in v.timings]
+        """Geometric mean of T_baseline / T_candidate over the shapes of its acceptance; 0 where none was timed."""
+        ratios = [t.ratio for t in self.manifest.acceptance.timings]
         if not ratios or min(ratios) <= 0:
             return 0.0
         product = 1.0

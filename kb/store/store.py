@@ -129,11 +129,26 @@ class KernelStore:
 
     def reinstate(self, digest: str, verdict: Verdict) -> Entry:
         """Admit a revoked kernel again on a new verdict that accepts it. Raises StoreError."""
-        if not verdict.accepted:
-            raise StoreError("a kernel is reinstated only by a verdict that accepts it")
+        if not verdict.accepted or verdict.at is not None:
+            raise StoreError("a kernel is reinstated only by a whole verdict that accepts it")
         entry = self.get(digest)
         update = {"status": "admitted", "reason": "", "verdicts": (*entry.manifest.verdicts, verdict)}
         return self._rewrite(digest, update)
+
+    def record(self, digest: str, verdict: Verdict) -> Entry:
+        """Add a verdict to an admitted kernel, whatever it says; kb.coverage says what it then means.
+
+        Raises StoreError when the verdict is about another kernel, or the kernel is not admitted.
+        """
+        with exclusive(self.root):
+            entry = self.get(digest)
+            m = entry.manifest
+            if (verdict.candidate, verdict.contract, verdict.target) != (m.digest, m.contract, m.target):
+                raise StoreError("the verdict judged another kernel")
+            if m.status != "admitted":
+                raise StoreError(f"kernel {entry.digest[:12]} is revoked ({m.reason}); only admitted ones are extended")
+            self._merge(entry, (verdict,))
+            return read_entry(entry.folder)
 
     def verify(self) -> list[str]:
         """One line for every damaged entry; an empty list means the store is whole."""
@@ -192,3 +207,5 @@ def _check_admissible(candidate: Candidate, manifest: Manifest) -> None:
     if not verdict.accepted:
         gate = verdict.failed_gate
         raise StoreError(f"the candidate was not accepted{f': gate {gate.gate} failed' if gate else ''}")
+    if verdict.at is not None:
+        raise StoreError("the verdict is about some dims alone; a kernel is admitted by a whole one")

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from kb.contract import Contract, DimKind
+from kb.contract import Contract
+from kb.coverage import standing
 from kb.dtype import Target
 from kb.library import load_library
 from kb.manifest import Manifest
@@ -76,22 +77,13 @@ class CandidateList:
 
 
 def judged_at(manifest: Manifest, contract: Contract, site: Site) -> bool:
-    """Whether an accepting verdict covers the site's compile-time dims and storage type.
+    """Whether an accepting verdict covers the site's compile-time dims and storage type, and no later one denies it.
 
     A candidate is compiled anew for every shape, and what was shown at one shape says little about another, while one
     read outside the memory ends the device context and every request with it. So only what was judged is offered, and
     a model of other dims first has the kernel validated at them.
     """
-    names = contract.dims_of(DimKind.STATIC, DimKind.FLAG)
-    here = dict(site.dims)
-    wanted = tuple(here.get(name) for name in names)
-    for verdict in manifest.verdicts:
-        if not verdict.accepted:
-            continue
-        seen = [(t.dims, t.dtype) for t in verdict.timings] + [(e.dims, e.dtype) for e in verdict.errors]
-        if any(dtype is site.storage and tuple(dims.get(n) for n in names) == wanted for dims, dtype in seen):
-            return True
-    return False
+    return standing(manifest, contract, dict(site.dims), site.storage).accepted
 
 
 _PARTS = {"attention_prelude": ("rope", "kv_append"), "o_proj_residual_rmsnorm": ("residual_rmsnorm",)}

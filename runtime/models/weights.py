@@ -132,6 +132,17 @@ def random_weights(
     return DecoderWeights(top["embed"], layers, top["final_norm"], top.get("lm_head", top["embed"]))
 
 
+def absent_weights(spec: DecoderSpec, dtype: torch.dtype) -> DecoderWeights:
+    """Weights of the right shapes without memory (on torch's ``meta`` device), for asking what a step would do."""
+
+    def make_all(parts: Sequence[Part]) -> dict[str, torch.Tensor]:
+        return {part.field: torch.empty(part.shape, dtype=dtype, device="meta") for part in parts}
+
+    top = make_all(_top_parts(spec))
+    layers = tuple(_layer(make_all(_layer_parts(spec, i))) for i in range(spec.num_layers))
+    return DecoderWeights(top["embed"], layers, top["final_norm"], top.get("lm_head", top["embed"]))
+
+
 def weight_bytes(spec: DecoderSpec, itemsize: int) -> int:
     """Bytes ``load_weights`` will allocate."""
     return sum(math.prod(part.shape) for part in all_parts(spec)) * itemsize

@@ -1,4 +1,8 @@
-"""``agentcompile validate CANDIDATE``: judge a candidate, with a live table of the gates."""
+"""``agentcompile validate CANDIDATE``: judge a candidate, with a live table of the gates.
+
+A candidate is a folder, or a kernel of the store by its digest; the latter can be judged at the dims of a model, and
+what is found recorded in its manifest (validator.cli.stored, validator.extending).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from kb.cli.failure import Failure
 from kb.cli.library import JsonOption, LibraryOption
 from kb.dtype import DType, Target
 from kb.manifest import GateName, GateResult, Outcome, Verdict
+from kb.store import StoreError
+from validator.cli import stored
 
 if TYPE_CHECKING:
     from kb.candidate import Candidate
@@ -25,10 +31,24 @@ _MOST_FINDINGS = 8
 
 
 def command(
-    candidate: Annotated[Path, typer.Argument(help="Folder with kernel.cu or kernel.cpp and plan.yaml.")],
+    candidate: Annotated[
+        str, typer.Argument(help="Folder with kernel.cu or kernel.cpp and plan.yaml, or a stored kernel's digest.")
+    ],
     contract: Annotated[str | None, typer.Option("--contract", help="Contract id; default: the plan's.")] = None,
     target: Annotated[Target | None, typer.Option("--target", help="cuda or cpu; default: by the source.")] = None,
     dims: Annotated[str | None, typer.Option("--dims", metavar="K=V,…", help="One shape instead of the sweep.")] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="Stored kernels: at the dims of this checkpoint's decode steps.")
+    ] = None,
+    bucket: Annotated[
+        list[int] | None, typer.Option(min=1, help="Batch of those steps; repeatable; default 1.")
+    ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Stored kernels: add the verdict, whatever it says, to the manifest.")
+    ] = False,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Kernel store; default: kernels/ of the library.")
+    ] = None,
     dtype: Annotated[
         list[DType] | None, typer.Option("--dtype", help="Storage types; default: the contract's.")
     ] = None,
@@ -44,9 +64,20 @@ def command(
 ) -> None:
     """Judge a candidate kernel: static, compile, interface, numerics, sanitizer, performance.
 
+    A stored kernel is judged as a whole, or with --dims or --model at those compile-time dims alone; with --record an
+    accepting verdict lets engines offer it there.
+
     Exit codes: 0 no gate failed, 1 a gate failed, 2 bad usage or unreadable input.
     """
-    judged, found = _read(candidate, contract, target, library)
+    if stored.is_digest(candidate):
+        options = _options(None, dtype or [], gates, quick, keep_going, timeout, budget)
+        _judge_stored(
+            candidate, options, _parse_dims(dims), model, bucket or [], record, store, library, seed, report, as_json
+        )
+        return
+    if record or model is not None:
+        raise Failure(f"--{'record' if record else 'model'} is for stored kernels, named by digest; this is a folder")
+    judged, found = _read(Path(candidate), contract, target, library)
     options = _options(dims, dtype or [], gates, quick, keep_going, timeout, budget)
     if options.dims is not None:
         try:
@@ -61,7 +92,50 @@ def command(
         from validator.judge import judge
 
         verdict = judge(judged, found, options=options, seed=seed, on_event=show)
-    text = json.dumps(verdict.model_dump(mode="json"), indent=2, allow_nan=True)
+    _tell(verdict.model_dump(mode="json"), report, as_json)
+    if not as_json:
+        _summarise(verdict, options.whole(found))
+    if verdict.failed_gate is not None:
+        raise typer.Exit(1)
+
+
+def _judge_stored(
+    digest: str,
+    options: Options,
+    dims: dict[str, int] | None,
+    model: Path | None,
+    buckets: list[int],
+    record: bool,
+    store: Path | None,
+    root: Path | None,
+    seed: int | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    entry, contract, kernels = stored.find(digest, store, root)
+    verdicts = []
+    for trial in stored.trials_of(contract, dims, model, buckets, options):
+        where = "" if trial.at is None else " at " + " ".join(f"{k}={v}" for k, v in trial.at.items())
+        with _view(as_json, contract, entry.candidate, where) as show:
+            from validator.extending import ExtensionError, extend, worth_recording
+
+            try:
+                into = kernels if record else None
+                verdict = extend(entry, contract, trial, store=into, options=options, seed=seed, on_event=show)
+            except (ExtensionError, StoreError, OSError) as error:
+                raise Failure(str(error)) from None
+        verdicts.append(verdict)
+        if not as_json:
+            _summarise(verdict, options.whole(contract))
+            kept = record and worth_recording(verdict)
+            print(f"{'recorded' if kept else 'not recorded'}: {entry.digest[:12]}{where}")
+    _tell([v.model_dump(mode="json") for v in verdicts], report, as_json)
+    if any(v.failed_gate is not None for v in verdicts):
+        raise typer.Exit(1)
+
+
+def _tell(data: Any, report: Path | None, as_json: bool) -> None:
+    text = json.dumps(data, indent=2, allow_nan=True)
     if report is not None:
         try:
             report.write_text(text + "\n", encoding="utf-8")
@@ -69,10 +143,6 @@ def command(
             raise Failure(f"{report}: cannot be written: {error.strerror or error}") from None
     if as_json:
         typer.echo(text)
-    else:
-        _summarise(verdict, options.whole(found))
-    if verdict.failed_gate is not None:
-        raise typer.Exit(1)
 
 
 def _read(
@@ -138,7 +208,7 @@ def _gate_names(text: str | None) -> tuple[GateName, ...]:
 
 
 @contextmanager
-def _view(quiet: bool, contract: Contract, candidate: Candidate) -> Iterator[Callable[[Event], None]]:
+def _view(quiet: bool, contract: Contract, candidate: Candidate, where: str = "") -> Iterator[Callable[[Event], None]]:
     """A table that follows the gates: redrawn in place on a terminal, elsewhere a line for each gate at its end."""
     if quiet:
         yield lambda _: None
@@ -148,7 +218,7 @@ def _view(quiet: bool, contract: Contract, candidate: Candidate) -> Iterator[Cal
 
     console = Console(stderr=True)
     rows = dict.fromkeys(GateName, ("", "", ""))
-    title = f"{contract.id} v{contract.version}, {candidate.target.value}, candidate {candidate.digest[:12]}"
+    title = f"{contract.id} v{contract.version}, {candidate.target.value}, candidate {candidate.digest[:12]}{where}"
     if not console.is_terminal:
         console.print(title)
         yield lambda event: _print_line(console, event)

@@ -18,7 +18,7 @@ from runtime.baselines import Baseline, available_baselines
 from runtime.compile_cache import CompileCache
 from runtime.device import DeviceInfo
 from runtime.kernel import Compiled, compile_candidate
-from validator.shapes import Shape, hidden_shapes, sweep_shapes
+from validator.shapes import Shape, held_shapes, hidden_shapes, sweep_shapes
 from validator.worker import Resident, Worker, WorkerFailure
 
 
@@ -30,14 +30,17 @@ class Options:
     times briefly; it is for rounds and tests, not for admission. ``dims`` and ``storages`` narrow the trial to one
     shape and to some types; ``timed`` replaces the contract's performance shapes. ``hidden`` is the number of shapes
     outside the sweep. ``call_seconds`` is how long one call may take before it counts as hung, ``budget_seconds`` how
-    long all of it may. ``turns`` is the folder of locks by which judgements of several processes share a device: they
-    check side by side and measure one at a time; None: this process takes the device to be its own.
+    long all of it may. ``at`` holds the compile-time dims: everything is tried and timed at them, over the run-time
+    dims of the sweep, and acceptance is for them alone. ``turns`` is the folder of locks by which judgements of several
+    processes share a device: they check side by side and measure one at a time; None: this process takes the device to
+    be its own.
     """
 
     gates: tuple[GateName, ...] = tuple(GateName)
     keep_going: bool = False
     quick: bool = False
     dims: Mapping[str, int] | None = None
+    at: Mapping[str, int] | None = None
     timed: tuple[Mapping[str, int], ...] = ()
     storages: tuple[DType, ...] | None = None
     hidden: int = 4
@@ -48,7 +51,7 @@ class Options:
     turns: Path | None = None
 
     def whole(self, contract: Contract) -> bool:
-        """Whether the trial covers all a contract asks for, so that it may end in acceptance."""
+        """Whether the trial covers all a contract asks for (at the dims that are held), so that it may accept."""
         covered = self.storages is None or set(self.storages) >= set(contract.dtypes.storage)
         return not self.quick and self.dims is None and covered
 
@@ -110,6 +113,8 @@ class Context:
         """The shapes to try, hidden ones last; just the one asked for where there is one."""
         if self.options.dims is not None:
             return [Shape(dict(self.options.dims))]
+        if self.options.at is not None:
+            return held_shapes(self.contract, self.options.at, self.seed, self.options.hidden)
         return [*sweep_shapes(self.contract), *hidden_shapes(self.contract, self.seed, self.options.hidden)]
 
     def pairs(self) -> list[tuple[Shape, DType]]:

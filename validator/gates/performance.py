@@ -10,7 +10,7 @@ from runtime.bandwidth import Bandwidth, measure_bandwidth
 from runtime.device import DeviceInfo
 from validator.gates.context import Context, describe, passed_or_failed
 from validator.performance.verdict import performance_findings
-from validator.shapes import Shape
+from validator.shapes import Shape, held_timed
 
 _ATTEMPTS = 2
 _measured: dict[str, Bandwidth] = {}
@@ -59,7 +59,10 @@ def timed_shapes(context: Context) -> list[Shape]:
     """The contract's performance shapes, or those asked for; a quick judgement takes the one that moves least."""
     if context.options.dims is not None:
         return [Shape(dict(context.options.dims))]
-    shapes = [Shape(dict(dims)) for dims in context.options.timed or context.contract.sweep.performance]
+    if context.options.at is not None and not context.options.timed:
+        shapes = held_timed(context.contract, context.options.at)
+    else:
+        shapes = [Shape(dict(dims)) for dims in context.options.timed or context.contract.sweep.performance]
     if context.options.quick:
         return [min(shapes, key=lambda s: context.contract.bytes_moved(s.dims, DType.BFLOAT16))]
     return shapes
