@@ -70,15 +70,31 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedSegments:
+    """All segments of a step side by side, for attention in one call.
+
+    ``slots``: int32, cache slots of every token of every segment's sequence in order. ``row_starts`` and
+    ``slot_starts``: int32 ``[segments + 1]``, where each segment begins among the step's prompt rows and in ``slots``.
+    """
+
+    slots: torch.Tensor
+    row_starts: torch.Tensor
+    slot_starts: torch.Tensor
+    longest_rows: int
+    longest_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class SiteCall:
-    """One call of a step. ``tensors`` and ``scalars`` carry the contract's names; ``segments`` belongs to
-    ``prefill_attention`` alone, whose shape is only known to the host."""
+    """One call of a step. ``tensors`` and ``scalars`` carry the contract's names; ``segments``, and ``packed`` where
+    somebody packed them, belong to ``prefill_attention`` alone, whose shape is only known to the host."""
 
     site: Site
     tensors: Mapping[str, torch.Tensor | None]
     scalars: Mapping[str, float]
     layer: int | None = None
     segments: tuple[Segment, ...] = ()
+    packed: PackedSegments | None = None
 
     @property
     def dims(self) -> dict[str, int]:

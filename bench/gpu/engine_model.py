@@ -218,6 +218,24 @@ class ModelBench:
             engine.close()
             del engine
             release()
+            self.plain_prompts(count, settings)
+
+    def plain_prompts(self, count: int, settings: dict[str, Any]) -> None:
+        """Prompts alone on the library path and on what is faster: the same first tokens, and how long each takes."""
+        asked = prompts(count, 512, self.spec.vocab_size, seed=1)
+        found: dict[bool, tuple[list[tuple[int, ...]], float]] = {}
+        for fast in (False, True):
+            engine = self.engine(self.chosen, fast_prompts=fast, **settings)
+            decode(engine, asked, 1)
+            runs = [decode(engine, asked, 1) for _ in range(3)]
+            found[fast] = runs[0][0], sorted(r[2] for r in runs)[1]
+            engine.close()
+            del engine
+            release()
+        same = sum(a == b for a, b in zip(found[False][0], found[True][0], strict=True))
+        text = f"{1e3 * found[False][1]:.0f} ms on the library path, {1e3 * found[True][1]:.0f} ms as it is; "
+        self.row(f"prompts of {count} requests alone", f"{text}{same} of {count} first tokens equal")
+        self.record[f"prompts of {count}"] = {"library_ms": 1e3 * found[False][1], "ms": 1e3 * found[True][1]}
 
 
 def release() -> None:

@@ -135,6 +135,7 @@ class StepProfile:
                 max_model_len=1024,
                 max_step_tokens=max(2 * most, *arguments.prefill) + 1,
                 prefix_cache=False,
+                fast_prompts=not arguments.plain_prompts,
             ),
         )
         if not arguments.no_select:
@@ -217,6 +218,7 @@ def main() -> int:
     parser.add_argument("--top", type=int, default=25, help="kernels to print; the record holds all")
     parser.add_argument("--store", default=str(Path(__file__).resolve().parents[2] / "kernels"))
     parser.add_argument("--no-select", action="store_true", help="the library path everywhere")
+    parser.add_argument("--plain-prompts", action="store_true", help="steps with prompts on the library path")
     parser.add_argument("--selections", default=str(Path(tempfile.gettempdir()) / "agentcompile-selections"))
     parser.add_argument("--device", default="cuda", help="cpu, with --model tiny, for trying this script out")
     arguments = parser.parse_args()

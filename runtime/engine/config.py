@@ -23,7 +23,9 @@ class EngineConfig:
     block included. ``memory_share``: part of a GPU's memory the engine may fill. ``swap_bytes``: host memory for
     preempted sequences. ``watermark``: share of the cache that admission leaves free. ``buckets``: batch sizes decode
     steps are padded to. ``lookahead``: steps in flight while the next is planned, 0 or 1. ``graphs``: on a GPU, replay
-    decode steps as CUDA graphs. ``seed``: seeds the requests that bring none.
+    decode steps as CUDA graphs. ``fast_prompts``: run steps with prompts in them on what is faster than the library
+    path where it is there: fused norms and rotations, attention of all prompts in one call, the chosen decode
+    attention. ``seed``: seeds the requests that bring none.
     """
 
     max_batch: int = 64
@@ -39,6 +41,7 @@ class EngineConfig:
     buckets: tuple[int, ...] | None = None
     lookahead: int | None = None
     graphs: bool = True
+    fast_prompts: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -82,7 +82,15 @@ class Engine:
         sizes = Sizes(memory.max_step_tokens, memory.max_batch, memory.blocks_per_sequence)
         self.selection = selection or Selection(Library())
         swap = SwapSpace(pool, memory.swap_blocks)
-        self.executor = Executor(self.decoder, self.selection, swap, sizes, memory.buckets, graphs=self.config.graphs)
+        self.executor = Executor(
+            self.decoder,
+            self.selection,
+            swap,
+            sizes,
+            memory.buckets,
+            graphs=self.config.graphs,
+            fast_prompts=self.config.fast_prompts,
+        )
         limits = Limits(
             max_batch=memory.max_batch,
             max_step_tokens=memory.max_step_tokens,

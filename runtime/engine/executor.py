@@ -16,13 +16,14 @@ from runtime.engine.graphs import RecordedProgram, Recorder
 from runtime.engine.library_ops import Library
 from runtime.engine.plan import Chunk, StepPlan
 from runtime.engine.program import Program, build_program
+from runtime.engine.prompt_ops import prompt_operations
 from runtime.engine.request import TokenLogprobs
 from runtime.engine.sampling import PenaltyTable, Sampled, SamplingRows, sample, sampling_rows
 from runtime.engine.staging import Staging
 from runtime.kv.swap import SwapSpace
 from runtime.models.decoder import Decoder
 from runtime.models.step import Sizes, Step, StepBuffers, allocate_buffers, allocate_metadata
-from runtime.sites import Selection
+from runtime.sites import Bound, Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class Executor:
     """Owns the buffers, the programs and the per-slot tables of one device.
 
     ``buckets``: batch sizes decode steps are padded to; larger ones run at their own size, without a graph.
-    ``graphs``: on a GPU, record decode steps as CUDA graphs.
+    ``graphs``: on a GPU, record decode steps as CUDA graphs. ``fast_prompts``: steps with prompts in them use what is
+    faster than the library path where it is there.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Executor:
         buckets: Sequence[int],
         *,
         graphs: bool = True,
+        fast_prompts: bool = True,
     ) -> None:
         device = decoder.weights.embed.device
         self.decoder = decoder
@@ -86,6 +89,9 @@ class Executor:
         self._programs: dict[tuple[int, bool], Program | RecordedProgram] = {}
         self._recorder = Recorder(metadata, sizes.sequences) if device.type == "cuda" and graphs else None
         self._library = Library()
+        self._fast_prompts = fast_prompts
+        self._prompts = prompt_operations(device) if fast_prompts else self._library
+        self._decode_attention: dict[int, tuple[Bound, ...]] = {}
         self._logits: torch.Tensor | None = None
         self._penalties: PenaltyTable | None = None
         self._penalised_lives: dict[int, tuple[int, int]] = {}
@@ -132,6 +138,7 @@ class Executor:
     def forget_programs(self) -> None:
         """Bind anew from now on: the selection has changed."""
         self._programs.clear()
+        self._decode_attention.clear()
 
     def _run_decode(self, plan: StepPlan, staging: Staging) -> Sampled:
         count = len(plan.decode)
@@ -147,12 +154,18 @@ class Executor:
         return sampled
 
     def _run_mixed(self, plan: StepPlan, staging: Staging) -> Sampled | None:
-        segments = staging.write_mixed(plan)
+        bucket, attention = self._chosen_attention(len(plan.decode))
+        segments = staging.write_mixed(plan, bucket)
         chunks = plan.emitting
         buffers = self.buffers.sliced(plan.num_tokens, len(plan.decode) + len(segments))
-        step = Step(buffers, len(plan.decode), segments, len(chunks))
+        packed = staging.pack(segments) if self._fast_prompts and buffers.x.is_cuda else None
+        step = Step(buffers, len(plan.decode), segments, len(chunks), packed)
         for call in self.decoder.calls(step):
-            self._library.bind(call)()
+            if attention and call.site.operation == "paged_decode_attention":
+                assert call.layer is not None  # attention is always a layer's
+                attention[call.layer]()
+            else:
+                self._prompts.bind(call)()
         if not chunks:
             return None
         ends = buffers.sliced(len(chunks), len(chunks))
@@ -164,6 +177,21 @@ class Executor:
             sampled = self._sample(chunks, ends)
         self._publish(ends)
         return sampled
+
+    def _chosen_attention(self, count: int) -> tuple[int, tuple[Bound, ...]]:
+        """The bucket that ``count`` decoding rows of a step with prompts are attended as, and its bound calls by layer:
+        none where the library would run them anyway. Rows past ``count`` belong to prompts, whose attention follows."""
+        bucket = next((b for b in self.buckets if b >= count), 0)
+        if not self._fast_prompts or not count or not bucket:
+            return 0, ()
+        if bucket not in self._decode_attention:
+            cut = self.buffers.sliced(bucket, bucket)
+            calls = self.decoder.calls(Step(cut, num_decode=bucket))
+            wanted = [c for c in calls if c.site.operation == "paged_decode_attention"]
+            library = all(self.selection.implementation(c.site) is self.selection.library for c in wanted)
+            self._decode_attention[bucket] = () if library else tuple(self.selection.bind(c) for c in wanted)
+        bound = self._decode_attention[bucket]
+        return (bucket, bound) if bound else (0, ())
 
     def _sample(self, chunks: Sequence[Chunk], buffers: StepBuffers) -> Sampled:
         """Tokens for the logits of ``chunks``, which fill the leading rows; also left in ``buffers.out_ids``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from runtime.engine.packed_attention import attend_packed, can_pack
 from runtime.sites import Bound, Segment, SiteCall
 
 
@@ -44,6 +45,9 @@ def prefill_attention(call: SiteCall) -> Bound:
         out[rows] = attended[0].transpose(0, 1)
 
     def run() -> None:
+        if call.packed is not None and can_pack(call):
+            attend_packed(call, call.packed)
+            return
         for segment in call.segments:
             attend(segment)
 

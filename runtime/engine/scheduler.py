@@ -20,7 +20,7 @@ from runtime.engine.plan import Chunk, StepPlan
 from runtime.engine.request import FinishReason, Request, RequestError, Status
 from runtime.kv.blocks import ROOT, BlockAllocator, HostBlocks
 
-# Prompts that wait for each other split what is left of the budget, in pieces no smaller than this.
+# A prompt longer than a step shares the budget with those that wait, in pieces no smaller than this.
 _MIN_CHUNK = 32
 
 
@@ -89,7 +89,7 @@ class Scheduler:
         prefilling = [r for r in self.running if self._prefills(r)]
         for i, request in enumerate(prefilling):
             others = len(prefilling) - i - 1 + (0 if draft.preempted else len(self.waiting))
-            self._compute(request, _share(request, draft.budget, others), draft)
+            self._compute(request, self._share(request, draft.budget, others), draft)
         if not draft.preempted:
             self._admit(draft)
         prefill = sorted(draft.prefill, key=lambda chunk: not chunk.emits)
@@ -182,6 +182,13 @@ class Scheduler:
             request.pending += 1
             request.token_on_device = True
 
+    def _share(self, request: Request, budget: int, others: int) -> int:
+        """Tokens of a prompt to compute now: all the budget allows, so that prompts stay in few pieces. One that no
+        step could hold whole leaves half of it to the ``others`` that wait."""
+        rest = request.total - request.num_computed
+        long = rest > self.limits.max_step_tokens
+        return min(rest, budget if not (long and others) else min(budget, max(_MIN_CHUNK, -(-budget // 2))))
+
     def _preempt(self, request: Request, draft: _Draft) -> None:
         """Take a running request's memory; it keeps every token it has and waits at its old place in line."""
         used = self.allocator.blocks_for(request.num_computed)
@@ -219,7 +226,7 @@ class Scheduler:
             insort(self.running, request, key=_arrival)
             request.status, request.slot = Status.RUNNING, self._free_slots.pop()
             request.admissions += 1
-            self._compute(request, _share(request, draft.budget, len(self.waiting)), draft)
+            self._compute(request, self._share(request, draft.budget, len(self.waiting)), draft)
 
     def _give_memory(self, request: Request, draft: _Draft) -> bool:
         """Blocks for all tokens ``request`` has, from the cache where they are there; False when too few are free."""
@@ -260,9 +267,3 @@ class Scheduler:
 
 def _arrival(request: Request) -> int:
     return request.arrival
-
-
-def _share(request: Request, budget: int, others: int) -> int:
-    """Tokens of a prompt to compute now: all the budget allows, or half of it while others could use the rest."""
-    part = budget if not others else min(budget, max(_MIN_CHUNK, -(-budget // 2)))
-    return min(request.total - request.num_computed, part)

@@ -14,7 +14,7 @@ import torch
 from runtime.engine.plan import Chunk, StepPlan
 from runtime.kv.blocks import DUMMY_BLOCK
 from runtime.models.step import Metadata, Sizes, allocate_metadata
-from runtime.sites import Segment
+from runtime.sites import PackedSegments, Segment
 
 
 class Staging:
@@ -40,11 +40,12 @@ class Staging:
         self._pad(len(plan.decode), bucket)
         self._copy(bucket)
 
-    def write_mixed(self, plan: StepPlan) -> tuple[Segment, ...]:
+    def write_mixed(self, plan: StepPlan, attended: int = 0) -> tuple[Segment, ...]:
         """Fill exactly the plan's rows, in the plan's order; returns the segments of its prompts.
 
         Chunks that emit come first, so the rows to sample from are the first ``len(plan.emitting)`` of
-        ``sample_rows``, and the sequences they belong to are the first as well.
+        ``sample_rows``, and the sequences they belong to are the first as well. The first ``attended`` sequences may
+        be given to decode attention, whatever they are: those that do not decode have one token of some block.
         """
         for row, chunk in enumerate(plan.decode):
             self._decode_row(row, chunk)
@@ -61,13 +62,38 @@ class Staging:
                 self._block_table[sequence, positions // self._block_size] * self._block_size
                 + positions % self._block_size
             )
-            self._seq_lens[sequence] = end
+            self._seq_lens[sequence] = 1
             self._request_slots[sequence] = chunk.slot
             self._sample_rows[sequence] = row + chunk.length - 1
             segments.append(Segment(row, chunk.length, end, sequence))
             row += chunk.length
-        self._copy(len(plan.decode) + len(segments))
+        used = len(plan.decode) + len(segments)
+        for sequence in range(used, attended):
+            self._seq_lens[sequence], self._block_table[sequence, 0] = 1, DUMMY_BLOCK
+            self._table_rows[sequence] = None
+        self._copy(max(used, attended))
         return tuple(segments)
+
+    def pack(self, segments: Sequence[Segment]) -> PackedSegments:
+        """``segments`` of the step that was just written side by side, on the device."""
+        device, size = self._target.flat.device, self._block_size
+        token = [np.arange(s.seq_len, dtype=np.int32) for s in segments]
+        slots = [
+            self._block_table[s.table_row, t // size] * size + t % size for s, t in zip(segments, token, strict=True)
+        ]
+        counts = ([s.length for s in segments], [s.seq_len for s in segments])
+        starts = [np.cumsum([0, *each], dtype=np.int32) for each in counts]
+        flat = torch.from_numpy(np.concatenate([*starts, *slots]))
+        if device.type == "cuda":
+            flat = flat.pin_memory().to(device, non_blocking=True)
+        count = len(segments) + 1
+        return PackedSegments(
+            slots=flat[2 * count :],
+            row_starts=flat[:count],
+            slot_starts=flat[count : 2 * count],
+            longest_rows=max(s.length for s in segments),
+            longest_sequence=max(s.seq_len for s in segments),
+        )
 
     def _decode_row(self, row: int, chunk: Chunk) -> None:
         block, offset = divmod(chunk.start, self._block_size)

@@ -146,7 +146,7 @@ class Decoder:
                 "block_table": b.block_table,
                 "out": b.attention,
             }
-            yield SiteCall(site, tensors, {"scale": s.scale}, i, step.segments)
+            yield SiteCall(site, tensors, {"scale": s.scale}, i, step.segments, step.packed)
 
     def _attention_output(self, b: StepBuffers, layer: LayerWeights, i: int) -> Iterator[SiteCall]:
         s, rows = self.spec, b.attention.flatten(1)

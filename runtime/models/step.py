@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from runtime.models.spec import DecoderSpec
-from runtime.sites import Segment
+from runtime.sites import PackedSegments, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class StepBuffers:
     positions: torch.Tensor  # int32 [rows]
     slot_mapping: torch.Tensor  # int32 [rows], slot in the KV cache
     block_table: torch.Tensor  # int32 [sequences, max_blocks_per_seq]
-    seq_lens: torch.Tensor  # int32 [sequences], the row's own token included
+    seq_lens: torch.Tensor  # int32 [sequences], the row's own token included; 1 for prompts: segments say theirs
     request_slots: torch.Tensor  # int32 [sequences], row of `last_tokens`
     sample_rows: torch.Tensor  # int32 [sequences], rows whose next token is wanted (mixed steps)
     # Written by the step.
@@ -59,13 +59,15 @@ class Step:
     """What the decoder's definition needs to know about a step besides its buffers.
 
     ``num_decode``: leading rows that are one sequence each. ``segments``: the sequences of the other rows; none in a
-    decode step. ``num_sampled``: rows of ``sample_rows`` in use (mixed steps).
+    decode step. ``num_sampled``: rows of ``sample_rows`` in use (mixed steps). ``packed``: the segments side by side,
+    where the device attends to them in one call.
     """
 
     buffers: StepBuffers
     num_decode: int
     segments: tuple[Segment, ...] = ()
     num_sampled: int = 0
+    packed: PackedSegments | None = None
 
 
 @dataclass(frozen=True, slots=True)
