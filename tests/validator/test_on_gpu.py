@@ -21,8 +21,11 @@ extern "C" __global__ void rms(const T* __restrict__ x, T* __restrict__ residual
 DIMS = {"num_tokens": 2, "hidden_size": 64, "has_residual": 0}
 
 
-def judged(contract: Contract, images: CompileCache, body: str, gate: GateName, seconds: float = 5.0) -> Verdict:
-    plan = LaunchPlan.model_validate({"launches": [{"entry": "rms", "block": [64, 1, 1]}], "workspace": {"bytes": 64}})
+def judged(
+    contract: Contract, images: CompileCache, body: str, gate: GateName, seconds: float = 5.0, shared_bytes: int = 0
+) -> Verdict:
+    launch = {"entry": "rms", "block": [64, 1, 1], "shared_bytes": shared_bytes}
+    plan = LaunchPlan.model_validate({"launches": [launch], "workspace": {"bytes": 64}})
     source = f"{HEAD}{body}\n}}\n"
     candidate = Candidate(contract=contract.id, target=Target.CUDA, source=source, plan=plan)
     options = Options(gates=(gate,), dims=DIMS, storages=(DType.FLOAT32,), call_seconds=seconds, quick=True)
@@ -42,6 +45,19 @@ def test_the_device_works_again_after_a_kill(contracts: dict[str, Contract], ima
     verdict = judged(contracts["residual_rmsnorm"], images, body, GateName.INTERFACE)
     assert verdict.failed_gate is None
     assert "no-new-privileges" in verdict.environment.sandbox
+
+
+@pytest.mark.parametrize("shared_bytes", [1024, 8192, 96 << 10])
+@pytest.mark.parametrize("word", ["0", "255"])
+def test_shared_memory_that_nobody_wrote_reads_as_nan(
+    contracts: dict[str, Contract], images: CompileCache, shared_bytes: int, word: str
+) -> None:
+    body = f"extern __shared__ volatile float words[]; const float unwritten = words[{word}];\n"
+    body += "for (int i = threadIdx.x; i < num_tokens * hidden_size; i += 64) out[i] = unwritten;"
+    verdict = judged(contracts["residual_rmsnorm"], images, body, GateName.NUMERICS, shared_bytes=shared_bytes)
+    assert verdict.failed_gate is not None
+    assert verdict.failed_gate.findings[0].code == "not-finite"
+    assert "nan" in verdict.failed_gate.findings[0].message
 
 
 @pytest.mark.parametrize(

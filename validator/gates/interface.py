@@ -8,7 +8,7 @@ from kb.contract import Role
 from kb.dtype import DType
 from kb.manifest import Finding, GateName, GateResult
 from validator.gates.context import Context, describe, passed_or_failed
-from validator.gates.rig import Rig, first_difference
+from validator.gates.rig import Rig, first_difference, truth_device
 from validator.inputs import make_inputs
 from validator.references import reference
 from validator.shapes import Shape
@@ -25,36 +25,51 @@ class InterfaceGate:
     needs_run: ClassVar[bool] = True
 
     def run(self, context: Context) -> GateResult:
-        shapes = _few(context) if context.options.quick else context.shapes()
+        pairs = few_pairs(context) if context.options.quick else [(s, context.storages[0]) for s in context.shapes()]
         findings: list[Finding] = []
         calls = 0
-        for i, shape in enumerate(shapes):
-            storage = context.storages[i % len(context.storages)] if context.options.quick else context.storages[0]
-            context.progress(self.name, describe(shape, storage), i / len(shapes))
+        for i, (shape, storage) in enumerate(pairs):
+            context.progress(self.name, describe(shape, storage), i / len(pairs))
             findings += _try(context, shape, storage)
             calls += 3
             if findings:
                 break
-        return passed_or_failed(self.name, findings, shapes=len(shapes), calls=calls, layers=list(context.layers))
+        return passed_or_failed(self.name, findings, shapes=len(pairs), calls=calls, layers=list(context.layers))
 
 
-def _few(context: Context) -> list[Shape]:
-    """The usual shape, a ragged and a hidden one, and every combination of tensors that are there and that are not."""
+def few_pairs(context: Context) -> list[tuple[Shape, DType]]:
+    """What a quick judgement takes of the pairs that numerics will try, whose images are then there.
+
+    The usual shape, a ragged and a hidden one; and whatever differs from those before it in its variant or in which
+    tensors are there: a kernel has a way of its own for each.
+    """
+    contract = context.contract
     shapes = context.shapes()
-    chosen: list[Shape] = []
-    seen: set[tuple[bool, ...]] = set()
-    for i, shape in enumerate(shapes):
-        present = tuple(context.contract.is_present(t, shape.dims) for t in context.contract.tensors)
-        if i in (0, 1, len(shapes) - 1) or present not in seen:
-            chosen.append(shape)
-        seen.add(present)
+    chosen: list[tuple[Shape, DType]] = []
+    seen: set[object] = set()
+    for i, (shape, storage) in enumerate(context.pairs()[: len(shapes)]):
+        variant = contract.variant_for(shape.dims)
+        kinds = {
+            ("variant", variant.id if variant else ""),
+            ("present", tuple(contract.is_present(t, shape.dims) for t in contract.tensors)),
+        }
+        if i in (0, 1, len(shapes) - 1) or not kinds <= seen:
+            chosen.append((shape, storage))
+        seen |= kinds
     return chosen
 
 
 def _try(context: Context, shape: Shape, storage: DType) -> list[Finding]:
     rig = Rig(context, shape, storage)
     first, second = (
-        make_inputs(context.contract, shape.dims, storage, "normal", context.seed_for("interface", shape.dims, i))
+        make_inputs(
+            context.contract,
+            shape.dims,
+            storage,
+            "normal",
+            context.seed_for("interface", shape.dims, i),
+            truth_device(context, shape),
+        )
         for i in (0, 1)
     )
     wanted = [reference(context.contract, shape.dims, inputs) for inputs in (first, second)]

@@ -8,15 +8,25 @@ from dataclasses import dataclass
 import torch
 
 from kb.contract import Role
-from kb.dtype import DType
+from kb.dtype import DType, Target
 from kb.manifest import Finding
 from validator.arena import WORKSPACE, Arena, plan_layout
 from validator.gates.context import Context
 from validator.inputs import CallInputs
 from validator.references import Expected
 from validator.shapes import Shape
+from validator.worker.shared_memory import dirtying_for
 
+# Up to here the judge's own processor is quicker with a truth than a GPU that candidates are running on: truths are
+# hundreds of small operations with results that are waited for.
+_ON_HOST_BYTES = 64 << 20
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def truth_device(context: Context, shape: Shape) -> str:
+    """Where the judge draws inputs and computes truths for ``shape``; the library path runs on the target's device."""
+    small = context.contract.bytes_moved(shape.dims, DType.FLOAT32) <= _ON_HOST_BYTES
+    return "cpu" if small else context.torch_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,8 @@ class Ran:
 class Rig:
     """Loads on construction. Place 0 and place 1 hold the same buffers at different addresses.
 
-    ``spread`` bytes of shift lie between the two, so that no pointer of one equals one of the other.
+    The one lies further from the start of its memory than the other, so that no pointer of one equals one of the other.
+    On a GPU shared memory is filled with NaN before every call.
     """
 
     def __init__(self, context: Context, shape: Shape, storage: DType) -> None:
@@ -39,6 +50,10 @@ class Rig:
         self._resident = context.resident()
         self._resident.drop()
         kernel, self.resources = self._resident.load(compiled)
+        if context.target is Target.CUDA:
+            static = {name: int(needs["shared_bytes"]) for name, needs in self.resources.items()}
+            if (dirtying := dirtying_for(compiled.launches, static, compiled.device, context.cache)) is not None:
+                self._resident.dirty(dirtying)
         zeroed = context.candidate.plan.workspace.zeroed == "once"
         self._arenas: list[Arena] = []
         self._calls: list[int | None] = [None, None]

@@ -42,8 +42,9 @@ class Votes:
                 entitled = (rounded_way != other_way) & torch.isfinite(rounded_way) & torch.isfinite(other_way)
                 if (slack := truth.slack.get(name)) is not None:
                     entitled &= slack < (rounded_way.double() - other_way.double()).abs() / 4
-                tally[0] += int(((got == rounded_way) & entitled).sum())
-                tally[1] += int(((got == other_way) & entitled).sum())
+                votes = torch.stack([((got == way) & entitled).sum() for way in (rounded_way, other_way)]).tolist()
+                tally[0] += votes[0]
+                tally[1] += votes[1]
 
     def left_out(self) -> tuple[int, int, int] | None:
         """(point, votes for rounding, votes against) of the first point that was left out; None when all are kept."""
@@ -53,16 +54,18 @@ class Votes:
         return None
 
 
-def nearer_to_narrow(got: torch.Tensor, truth: torch.Tensor, storage: DType) -> bool:
+def nearer_to_narrow(got: torch.Tensor, truth: torch.Tensor, storage: DType, scale: torch.Tensor) -> bool:
     """For an output wider than the storage type: whether it was rounded to the storage type on the way.
 
-    True when most elements that can tell are closer to the narrow value than to the truth.
+    True when most elements that can tell are closer to the narrow value than to the truth. Those can tell whose two
+    values are apart by far more than float32 loses on numbers of ``scale``, the size of the rows.
     """
     dtype = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}.get(storage)
     if dtype is None or got.dtype != torch.float32:
         return False
     narrow = truth.to(dtype).double()
-    telling = ((narrow - truth).abs() > 1e-4 * truth.abs()) & torch.isfinite(narrow)
+    size = torch.maximum(truth.abs(), scale.reshape(*truth.shape[:-1], 1) if truth.dim() > 1 else scale.reshape(1))
+    telling = ((narrow - truth).abs() > 1e-4 * size) & torch.isfinite(narrow)
     if not telling.any():
         return False
     closer = (got.double() - narrow).abs() < (got.double() - truth).abs()

@@ -39,15 +39,25 @@ def error_of(got: torch.Tensor, truth: torch.Tensor, scale: torch.Tensor, slack:
     difference = (got.double() - truth).abs()
     difference = torch.where(torch.isfinite(difference), difference, torch.zeros_like(difference))
     rows = _by_row(difference)
-    typical = float((rows.square().mean(-1, keepdim=True) / scale.square()).mean().sqrt())
+    typical = (rows.square().mean(-1, keepdim=True) / scale.square()).mean().sqrt()
     element = torch.maximum(_by_row(truth).abs().nan_to_num(0, 0, 0), scale)
     beyond = rows if slack is None else (rows - _by_row(slack)).clamp(min=0)
     relative = beyond / element
-    index = int(relative.argmax())
-    place = (
-        tuple(int(i) for i in torch.unravel_index(torch.tensor(index), difference.shape)) if relative.numel() else ()
-    )
-    return Error(typical, float(relative.flatten()[index]), place)
+    if not relative.numel():
+        return Error(0.0, 0.0, ())
+    worst, index = relative.flatten().max(0)
+    # Read together: on a GPU that other processes use too, every number that is waited for takes milliseconds.
+    found = torch.stack((typical, worst, index.double())).tolist()
+    return Error(found[0], found[1], _unravelled(int(found[2]), difference.shape))
+
+
+def _unravelled(index: int, shape: torch.Size) -> tuple[int, ...]:
+    """Where the element number ``index`` lies. torch's own imports a computer algebra system, which takes a second."""
+    place: list[int] = []
+    for size in reversed(shape):
+        index, rest = divmod(index, size)
+        place.append(rest)
+    return tuple(reversed(place))
 
 
 def row_scale(truth: torch.Tensor, before: torch.Tensor | None = None) -> torch.Tensor:

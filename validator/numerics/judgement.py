@@ -54,7 +54,7 @@ def judge_outputs(
         errors.append(record)
         if finding is not None:
             findings.append(finding)
-        elif nearer_to_narrow(got, expected.values, storage):
+        elif nearer_to_narrow(got, expected.values, storage, truth.scale(name)):
             message = f"{name} was rounded to {storage.value}; the contract keeps it in float32"
             findings.append(Finding(code="rounded-too-early", message=message, **context))
     return Judged(tuple(findings), tuple(errors))

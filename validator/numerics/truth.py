@@ -14,6 +14,7 @@ from runtime.baselines import Baseline, UnsupportedShapeError
 from validator.inputs import CallInputs, allocate_outputs
 from validator.numerics.errors import EPS, Error, error_of, row_scale
 from validator.references import Expected, reference, rounding_as
+from validator.references.arithmetic import keeping
 
 # Errors of float32 arithmetic stay within this many times eps(float32) * sqrt(K), root mean square, when K terms are
 # added one after the other (0.15 is what one such chain has); see the module's tests.
@@ -49,7 +50,8 @@ class Truth:
         expected = self.expected[name]
         before = self.inputs.tensors.get(name)
         sums = before is not None and expected.rows is None
-        return row_scale(expected.values, expected.written(before) if sums and before is not None else None)
+        scale = row_scale(expected.values, expected.written(before) if sums and before is not None else None)
+        return scale if expected.terms is None else torch.maximum(scale, row_scale(expected.terms))
 
 
 def truth_of(
@@ -58,8 +60,24 @@ def truth_of(
     storage: DType,
     inputs: CallInputs,
     baselines: Sequence[Baseline] = (),
+    baseline_device: torch.device | str | None = None,
 ) -> Truth:
-    """Truth about ``inputs``, computed on the device they are on. The inputs are only read."""
+    """Truth about ``inputs``, computed on the device they are on. The inputs are only read.
+
+    ``baseline_device``: where the library path runs, when that is another.
+    """
+    with keeping():
+        return _truth_of(contract, dims, storage, inputs, baselines, baseline_device)
+
+
+def _truth_of(
+    contract: Contract,
+    dims: Mapping[str, int],
+    storage: DType,
+    inputs: CallInputs,
+    baselines: Sequence[Baseline],
+    baseline_device: torch.device | str | None,
+) -> Truth:
     with rounding_as(lambda values, dtype, _: values.to(dtype).double()) as reached:
         expected = reference(contract, dims, inputs)
     points = reached[0]
@@ -71,7 +89,7 @@ def truth_of(
         slack = _slack(contract, dims, inputs, expected, points, length)
         without = [_without(contract, dims, inputs, point) for point in range(points)]
     plain = Truth(inputs, expected)
-    name, outputs = _run_baseline(contract, dims, storage, inputs, baselines)
+    name, outputs = _run_baseline(contract, dims, storage, inputs, baselines, baseline_device)
     errors = {
         out: error_of(expected[out].written(outputs[out]), e.values, plain.scale(out), slack.get(out))
         for out, e in expected.items()
@@ -157,19 +175,26 @@ def _without(contract: Contract, dims: Mapping[str, int], inputs: CallInputs, po
 
 
 def _run_baseline(
-    contract: Contract, dims: Mapping[str, int], storage: DType, inputs: CallInputs, baselines: Sequence[Baseline]
+    contract: Contract,
+    dims: Mapping[str, int],
+    storage: DType,
+    inputs: CallInputs,
+    baselines: Sequence[Baseline],
+    where: torch.device | str | None,
 ) -> tuple[str, dict[str, torch.Tensor]]:
-    """Name and outputs of the first baseline that can do this shape; empty when none can."""
+    """Name and outputs, on the device of ``inputs``, of the first baseline that can do this shape, or nothing."""
     device = next(t.device for t in inputs.tensors.values() if t is not None)
+    there = device if where is None else torch.device(where)
     for baseline in baselines:
-        work = inputs.clone().with_tensors(allocate_outputs(contract, dims, storage, device))
+        own = inputs.clone() if there == device else inputs.to(there)
+        work = own.with_tensors(allocate_outputs(contract, dims, storage, there))
         try:
             call = baseline.prepare(contract, dims, storage, work.tensors, work.scalars)
         except UnsupportedShapeError:
             continue
         call()
         written = (t.name for t in contract.tensors if t.role is not Role.IN)
-        return baseline.name, {n: t for n in written if (t := work.tensors[n]) is not None}
+        return baseline.name, {n: t.to(device) for n in written if (t := work.tensors[n]) is not None}
     return "", {}
 
 
@@ -185,8 +210,10 @@ def _arithmetic(
     size = EPS[DType.FLOAT32] * (SERIAL_SUM * math.sqrt(length) + SAME_SIGN_SUM * tokens)
     if not contract.dtypes.rounding:  # nothing is computed, values are only moved
         return dict.fromkeys(plain.expected, (0.0, 0.0))
+    # The root mean square of few errors scatters: that of one is the error itself.
+    typical = {name: size * (1 + 4 / math.sqrt(max(1, e.values.numel()))) for name, e in plain.expected.items()}
     if narrow:
-        return dict.fromkeys(plain.expected, (size, 5 * size))
+        return {name: (of_all, 5 * size) for name, of_all in typical.items()}
     gen = torch.Generator().manual_seed(0x5EED)
     tensors = dict(inputs.tensors)
     for tensor in contract.tensors:
@@ -200,7 +227,7 @@ def _arithmetic(
     for name, e in plain.expected.items():
         if e.values.is_floating_point():
             error = error_of(moved[name].values, e.values, plain.scale(name))
-            found[name] = (size + error.typical, 5 * size + 3 * error.worst)
+            found[name] = (typical[name] + error.typical, 5 * size + 3 * error.worst)
         else:
-            found[name] = (size, 5 * size)
+            found[name] = (typical[name], 5 * size)
     return found

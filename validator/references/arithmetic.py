@@ -14,6 +14,10 @@ import torch
 Rounding = Callable[[torch.Tensor, torch.dtype, int], torch.Tensor]
 _rounding: ContextVar[tuple[Rounding, list[int]] | None] = ContextVar("rounding", default=None)
 
+# What references computed before their first rounding point, which is the same however the points round: by the
+# tensors of the call (kept alive, so that no other gets their id) and a name.
+_kept: ContextVar[dict[tuple[int, str], tuple[object, torch.Tensor]] | None] = ContextVar("kept", default=None)
+
 # Rows of a weight converted to float64 at a time: 64 MiB of float64 at a width of 4096.
 _ELEMENTS_AT_A_TIME = 1 << 23
 
@@ -36,6 +40,26 @@ def rounding_as(rounding: Rounding) -> Iterator[list[int]]:
         yield reached
     finally:
         _rounding.reset(token)
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Within, what ``kept`` was asked for is computed once for every call's tensors, which must not change."""
+    token = _kept.set({})
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def kept(tensors: object, name: str, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """``compute()``, or what it gave before for the same ``tensors`` and ``name``; nobody may write to the result."""
+    if (known := _kept.get()) is None:
+        return compute()
+    key = id(tensors), name
+    if key not in known:
+        known[key] = tensors, compute()
+    return known[key][1]
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from validator.references.arithmetic import attend, linear, rms_norm, rotate, rounded
+from validator.references.arithmetic import attend, kept, linear, rms_norm, rotate, rounded
 from validator.references.call import Call
 from validator.references.expected import Expected, written_rows
 
@@ -43,7 +43,9 @@ def attention_prelude(call: Call) -> dict[str, Expected]:
     """Projection, head norms (rounded before gamma), rotation and the cache rows."""
     dims, x = call.dims, call["x"]
     tokens, heads, kv_heads, width = x.shape[0], dims["num_heads"], dims["num_kv_heads"], dims["head_dim"]
-    y = linear(x, call["w_qkv"], call.optional("b_qkv")).view(tokens, heads + 2 * kv_heads, width)
+    y = kept(call.tensors, "y", lambda: linear(x, call["w_qkv"], call.optional("b_qkv"))).view(
+        tokens, heads + 2 * kv_heads, width
+    )
     parts = list(torch.split(y, [heads, kv_heads, kv_heads], dim=1))
     if dims["has_qk_norm"]:
         for i, gamma in enumerate(("q_norm", "k_norm")):
@@ -66,14 +68,15 @@ def gated_mlp_up(call: Call) -> dict[str, Expected]:
 
 def gated_mlp_down(call: Call) -> dict[str, Expected]:
     """The projection is rounded before it is added."""
-    y = rounded(linear(call["x"], call["w_down"]), call["x"].dtype)
+    y = rounded(kept(call.tensors, "y", lambda: linear(call["x"], call["w_down"])), call["x"].dtype)
     return {"residual": Expected(call["residual"].double() + y)}
 
 
 def o_proj_residual_rmsnorm(call: Call) -> dict[str, Expected]:
     """The projection is rounded before the add, the sum before the variance."""
     storage = call["attn"].dtype
-    total = rounded(linear(call["attn"], call["w_o"]), storage) + call["residual"].double()
+    y = rounded(kept(call.tensors, "y", lambda: linear(call["attn"], call["w_o"])), storage)
+    total = y + call["residual"].double()
     out = rms_norm(rounded(total, storage), call["weight"], call.scalars["eps"], storage)
     return {"residual": Expected(total), "out": Expected(out)}
 
@@ -85,7 +88,8 @@ def lm_head_argmax(call: Call) -> dict[str, Expected]:
     # argmax promises the first maximum only on some devices: take the lowest index explicitly.
     ids = torch.arange(logits.shape[1], device=logits.device)
     first = torch.where(logits == best[:, None], ids, logits.shape[1]).min(dim=1).values
-    return {"out_ids": Expected(first, scores=logits), "out_max": Expected(best)}
+    terms = (call["x"].double() * call["w"][first].double()).square().sum(1).sqrt()
+    return {"out_ids": Expected(first, scores=logits), "out_max": Expected(best, terms=terms)}
 
 
 def paged_decode_attention(call: Call) -> dict[str, Expected]:

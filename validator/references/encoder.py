@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from validator.references.arithmetic import attend, layer_norm, linear, rounded
+from validator.references.arithmetic import attend, kept, layer_norm, linear, rounded
 from validator.references.call import Call
 from validator.references.expected import Expected
 
@@ -28,9 +28,13 @@ def encoder_attention(call: Call) -> dict[str, Expected]:
 def encoder_mlp(call: Call) -> dict[str, Expected]:
     """The second projection is rounded before the residual is added."""
     x = call["x"]
-    approximate = "tanh" if call.dims["gelu_tanh"] else "none"
-    a = torch.nn.functional.gelu(linear(_normed(call), call["w_up"], call["b_up"]), approximate=approximate)
-    y = rounded(linear(a, call["w_down"], call["b_down"]), x.dtype)
+
+    def projected() -> torch.Tensor:
+        approximate = "tanh" if call.dims["gelu_tanh"] else "none"
+        a = torch.nn.functional.gelu(linear(_normed(call), call["w_up"], call["b_up"]), approximate=approximate)
+        return linear(a, call["w_down"], call["b_down"])
+
+    y = rounded(kept(call.tensors, "y", projected), x.dtype)
     return {"out": Expected(y + x.double())}
 
 

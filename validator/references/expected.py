@@ -19,6 +19,8 @@ class Expected:
     ``ignored``: rows of a cache whose contents nobody reads (padding rows that share a dummy slot).
     ``columns``: how many leading elements of the last dim are written; None: all.
     ``scores``: for an index output, the float64 score of every choice, [rows, choices].
+    ``terms``: for an output of few numbers that are sums, the size of each sum's terms (the root of the sum of their
+    squares), shaped like ``values``: a sum may cancel, and then its error is still that of its terms.
     """
 
     values: torch.Tensor
@@ -26,6 +28,7 @@ class Expected:
     ignored: torch.Tensor | None = None
     columns: int | None = None
     scores: torch.Tensor | None = None
+    terms: torch.Tensor | None = None
 
     def written(self, tensor: torch.Tensor) -> torch.Tensor:
         """The part of ``tensor`` (the whole argument, any dtype) that ``values`` speaks about."""

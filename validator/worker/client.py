@@ -26,6 +26,7 @@ from kb.manifest import Finding
 from runtime.kernel import Compiled
 from validator.arena import Layout
 from validator.sandbox import Limits
+from validator.worker.shared_memory import Dirtying
 from validator.worker.supervisor import LOST_CHANNEL
 from validator.worker.wire import BrokenChannel, Channel
 
@@ -181,6 +182,11 @@ class Resident:
         """Load a compiled candidate: its number and, on CUDA, its entries' resources. Runs what runs at loading."""
         reply = self._ask({"op": "load", "compiled": base64.b64encode(pickle.dumps(compiled)).decode()}, timeout)
         return int(reply["kernel"]), reply["resources"]
+
+    def dirty(self, dirtying: Dirtying, timeout: float = 30) -> bool:
+        """Fill shared memory as ``dirtying`` says before every call until the next ``drop``; whether that works."""
+        request = {"op": "dirty", "dirtying": base64.b64encode(pickle.dumps(dirtying)).decode()}
+        return bool(self._ask(request, timeout)["runs"])
 
     def bind(self, kernel: int, arena: int, layout: Layout, scalars: Mapping[str, float], timeout: float = 30) -> int:
         """Bind the kernel to the buffers of an arena: the call's number."""

@@ -6,6 +6,7 @@ Requests are dicts with ``op`` and ``token``; a reply echoes the token. Operatio
 ``load``  ``compiled`` (pickled runtime.kernel.Compiled, from the judge) → ``kernel``, ``resources``
 ``bind``  ``kernel``, ``arena``, ``slots``, ``scalars`` → ``call``
 ``call``  ``calls`` run in order; ``graph`` replays a CUDA graph of them
+``dirty`` CUDA only: ``dirtying`` (pickled validator.worker.shared_memory.Dirtying) runs before every call from now on
 ``drop``  forget all kernels, calls and arenas
 ``time``  CUDA only: see validator.worker.device_timing
 """
@@ -75,6 +76,7 @@ class Resident:
         self._kernels: list[Kernel] = []
         self._calls: list[tuple[BoundCall, int]] = []
         self._graphs: dict[tuple[int, ...], Any] = {}
+        self._dirty: Callable[[], None] = _nothing
 
     def handle(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
         """Serve one request."""
@@ -83,6 +85,7 @@ class Resident:
             "load": lambda: self._load(request["compiled"]),
             "bind": lambda: self._bind(request),
             "call": lambda: self._call(request["calls"], request["graph"]),
+            "dirty": lambda: self._dirty_with(request["dirtying"]),
             "drop": self._drop,
             "time": lambda: self._time(request),
             "warm": self._warm,
@@ -119,6 +122,23 @@ class Resident:
         self._calls.append((call, request["arena"]))
         return {"call": len(self._calls) - 1}
 
+    def _dirty_with(self, dirtying: str) -> dict[str, Any]:
+        """Tried once at once: what cannot run here must not be held against a candidate later."""
+        import torch
+
+        from runtime.errors import RuntimeFailure
+        from runtime.launch_cuda import CudaModule
+
+        wanted = pickle.loads(base64.b64decode(dirtying))  # noqa: S301 - from the judge, authenticated
+        try:
+            call = CudaModule(wanted.image, wanted.launches, wanted.device).bind((), {}, None)
+            call()
+        except RuntimeFailure as error:
+            return {"runs": False, "why": str(error)}
+        torch.cuda.synchronize()
+        self._dirty = call
+        return {"runs": True}
+
     def _call(self, calls: Sequence[int], graph: bool) -> dict[str, Any]:
         touched = sorted({self._calls[i][1] for i in calls})
         for index in touched:
@@ -127,6 +147,7 @@ class Resident:
             self._replay(tuple(calls))
         else:
             for i in calls:
+                self._dirty()
                 self._calls[i][0]()
         if self._device != "cpu":
             import torch
@@ -145,9 +166,11 @@ class Resident:
                 for i in calls:
                     self._calls[i][0]()
             self._graphs[calls] = graph
+        self._dirty()
         self._graphs[calls].replay()
 
     def _drop(self) -> dict[str, Any]:
+        self._dirty = _nothing
         self._graphs.clear()
         self._calls.clear()
         self._kernels.clear()
@@ -158,6 +181,10 @@ class Resident:
         from validator.worker.device_timing import time_on_device
 
         return time_on_device(self._kernels[request["kernel"]], request, self._arenas[request["arena"]].host)
+
+
+def _nothing() -> None:
+    """What runs before a call where there is nothing to dirty."""
 
 
 def reside(channel: Channel, device: str) -> None:
