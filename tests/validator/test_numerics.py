@@ -12,7 +12,8 @@ from kb.dtype import DType, Target
 from runtime.baselines import available_baselines
 from validator.inputs import CallInputs, edge_inputs, make_inputs
 from validator.inputs.call_inputs import TORCH_DTYPES
-from validator.numerics import Truth, Votes, judge_outputs, truth_of
+from validator.inputs.edges import OVERFLOW
+from validator.numerics import Drift, Truth, Votes, judge_outputs, truth_of
 from validator.numerics.errors import EPS, error_of, finiteness, row_scale
 from validator.numerics.truth import SERIAL_SUM
 
@@ -299,6 +300,77 @@ def test_logits_rounded_to_the_storage_type_are_found(contracts: dict[str, Contr
         assert verdict(contract, HEAD, storage, known, {"out_ids": ids.int(), "out_max": rounded}) != []
 
 
+def test_the_largest_logit_of_one_word_may_be_as_wrong_as_its_terms_are_large(contracts: dict[str, Contract]) -> None:
+    """One number, close to zero because its terms cancel: relative to itself, any float32 sum is far off."""
+    contract = contracts["lm_head_argmax"]
+    dims = {"num_tokens": 1, "hidden_size": 1024, "vocab_size": 1}
+    inputs = make_inputs(contract, dims, DType.FLOAT32, "normal", 3)
+    x, w = tensor(inputs, "x"), tensor(inputs, "w")
+    w[0, 0] -= (x.double() @ w[0].double() / x[0, 0].double()).float()[0] * (1 - 1e-4)
+    known = truth_of(contract, dims, DType.FLOAT32, inputs, available_baselines(contract, Target.CPU))
+    assert abs(float(known.expected["out_max"].values)) < 1e-3
+    ids = torch.zeros(1, dtype=torch.int32)
+    serial = in_order(x, w, torch.float32)[:, 0]
+    assert verdict(contract, dims, DType.FLOAT32, known, {"out_ids": ids, "out_max": serial}) == []
+    narrow = in_order(x, w, torch.bfloat16)[:, 0].float()
+    assert verdict(contract, dims, DType.FLOAT32, known, {"out_ids": ids, "out_max": narrow}) == ["error-too-large"]
+
+
+# --- the lean --------------------------------------------------------------------------------------------------------
+
+
+def leaning(contract: Contract, storage: DType, store: Callable[[torch.Tensor, torch.dtype], torch.Tensor]) -> Drift:
+    """What the truth looks like when it is stored by ``store``, over several inputs of the contract's second shape."""
+    dims, drift = dict(contract.sweep.correctness[1]), Drift()
+    for seed, distribution in enumerate(("normal", "outliers", "tiny", "zeros", "normal")):
+        inputs = make_inputs(contract, dims, storage, distribution, seed)
+        known = truth_of(contract, dims, storage, inputs)
+        drift.count(known, {name: store(e.values, TORCH_DTYPES[storage]) for name, e in known.expected.items()})
+    return drift
+
+
+def towards_zero(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    near = values.to(dtype)
+    bits = near.view(torch.int16)
+    return torch.where(near.double().abs() > values.abs(), bits - 1, bits).view(dtype)
+
+
+def downwards(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    bits = towards_zero(values, dtype).view(torch.int16)
+    return torch.where(bits.view(dtype).double() > values, bits + 1, bits).view(dtype)
+
+
+@pytest.mark.parametrize("storage", [DType.BFLOAT16, DType.FLOAT16])
+@pytest.mark.parametrize("contract_id", ["residual_rmsnorm", "gated_mlp_up", "rope"])
+def test_only_rounding_to_nearest_leans_nowhere(
+    contracts: dict[str, Contract], contract_id: str, storage: DType
+) -> None:
+    contract = contracts[contract_id]
+    assert leaning(contract, storage, lambda values, dtype: values.to(dtype)).found() is None
+    for store, side in ((towards_zero, "towards zero"), (downwards, "downwards")):
+        found = leaning(contract, storage, store).found()
+        assert found is not None
+        assert found[1] == side
+        assert found[2] == pytest.approx(-0.5, abs=0.1)
+
+
+def test_rows_that_are_off_as_a_whole_do_not_lean_unless_they_all_lean_the_same_way(
+    contracts: dict[str, Contract],
+) -> None:
+    """A factor of each row that was rounded, as probabilities may be: some rows grow and some shrink."""
+    contract = contracts["paged_decode_attention"]
+    dims = dict(contract.sweep.correctness[1])
+    known = truth_of(contract, dims, DType.BFLOAT16, make_inputs(contract, dims, DType.BFLOAT16, "normal", 2))
+    values = known.expected["out"].values
+    off = torch.linspace(-1, 1, values.shape[0] * values.shape[1]).view(*values.shape[:2], 1) * 2.0**-9
+    drift = Drift()
+    drift.count(known, {"out": (values * (1 + off)).bfloat16()})
+    assert drift.found() is None
+    drift = Drift()
+    drift.count(known, {"out": (values * (1 - 2.0**-8)).bfloat16()})
+    assert drift.found() is not None
+
+
 def test_edge_cases_have_truths_that_the_library_path_meets(contracts: dict[str, Contract]) -> None:
     for contract in contracts.values():
         dims = dict(contract.sweep.correctness[1])
@@ -307,6 +379,22 @@ def test_edge_cases_have_truths_that_the_library_path_meets(contracts: dict[str,
             known = truth_of(contract, dims, storage, inputs, available_baselines(contract, Target.CPU))
             found = judge_outputs(contract, dims, storage, name, known, dict(known.baseline)).findings
             assert not found, (contract.id, name, found)
+
+
+def test_what_overflows_float16_is_infinite_and_nothing_else_passes(contracts: dict[str, Contract]) -> None:
+    tried = 0
+    for contract in contracts.values():
+        dims = dict(contract.sweep.correctness[0])
+        assert OVERFLOW not in dict(edge_inputs(contract, dims, DType.BFLOAT16, 5))
+        inputs = dict(edge_inputs(contract, dims, DType.FLOAT16, 5)).get(OVERFLOW)
+        if inputs is None:
+            continue
+        tried += 1
+        known = truth_of(contract, dims, DType.FLOAT16, inputs, available_baselines(contract, Target.CPU))
+        assert verdict(contract, dims, DType.FLOAT16, known, dict(known.baseline)) == []
+        clamped = {name: values.clamp(-65504, 65504) for name, values in known.baseline.items()}
+        assert "not-finite" in verdict(contract, dims, DType.FLOAT16, known, clamped)
+    assert tried == 5
 
 
 def test_the_bound_on_serial_sums_holds_and_is_not_far_off() -> None:

@@ -14,9 +14,9 @@ from kb.dtype import DType, Target
 from kb.manifest import Finding, GateName, GateResult, ShapeError
 from validator.gates.context import Context, describe, passed_or_failed
 from validator.gates.interface import differences
-from validator.gates.rig import Ran, Rig
+from validator.gates.rig import Ran, Rig, truth_device
 from validator.inputs import CallInputs, edge_inputs, make_inputs
-from validator.numerics import Truth, Votes, judge_outputs, truth_of
+from validator.numerics import Drift, Truth, Votes, judge_outputs, truth_of
 from validator.shapes import Shape
 
 # Races and orders of arrival do not show every time.
@@ -33,7 +33,7 @@ class _Tally:
     findings: list[Finding] = field(default_factory=list)
     worst: dict[tuple[object, ...], ShapeError] = field(default_factory=dict)
     inputs: int = 0
-    telling: int = 0  # inputs whose expected outputs vary: only they can tell a computation from a constant
+    telling: bool = False  # whether an expected output varied: only then is a constant told from a computation
 
     def record(self, errors: tuple[ShapeError, ...]) -> None:
         for error in errors:
@@ -78,12 +78,13 @@ class NumericsGate:
 
 def _try(context: Context, shape: Shape, storage: DType, tally: _Tally, thorough: bool) -> None:
     rig = Rig(context, shape, storage)
-    votes = Votes()
+    votes, drift = Votes(), Drift()
     for number, (label, inputs) in enumerate(_inputs(context, shape, storage, thorough)):
-        truth = truth_of(context.contract, shape.dims, storage, inputs, context.baselines())
+        truth = _truth(context, shape, storage, inputs)
         ran = rig.run(number % 2, inputs, truth.expected)
         outputs = _judge(context, shape, storage, label, truth, ran, tally)
         votes.count(truth, outputs)
+        drift.count(truth, outputs)
         if number == 0 and not tally.findings:
             tally.findings += _again(context, rig, shape, storage, truth, outputs, tally)
         if tally.findings:
@@ -91,11 +92,19 @@ def _try(context: Context, shape: Shape, storage: DType, tally: _Tally, thorough
         context.check_budget()
     if (left := votes.left_out()) is not None:
         tally.findings.append(_left_out(context, shape, storage, *left))
+    elif (leaning := drift.found()) is not None:
+        tally.findings.append(_leaning(shape, storage, *leaning))
+
+
+def _truth(context: Context, shape: Shape, storage: DType, inputs: CallInputs) -> Truth:
+    return truth_of(
+        context.contract, shape.dims, storage, inputs, context.baselines(), baseline_device=context.torch_device
+    )
 
 
 def _inputs(context: Context, shape: Shape, storage: DType, thorough: bool) -> Iterator[tuple[str, CallInputs]]:
     """Every distribution, then every edge case; a quick judgement takes the most telling."""
-    contract, device = context.contract, context.torch_device
+    contract, device = context.contract, truth_device(context, shape)
     names = contract.numerics.distributions
     for name in names if thorough else [n for n in names if n in _QUICK]:
         seed = context.seed_for("numerics", shape.dims, storage, name)
@@ -114,7 +123,8 @@ def _judge(
     judged = judge_outputs(context.contract, shape.dims, storage, label, truth, outputs)
     tally.findings += judged.findings
     tally.record(judged.errors)
-    tally.telling += any(float(e.values.double().std()) > 0 for e in truth.expected.values() if e.values.numel() > 1)
+    if not tally.telling:
+        tally.telling = any(float(e.values.double().std()) > 0 for e in truth.expected.values() if e.values.numel() > 1)
     return outputs
 
 
@@ -136,7 +146,7 @@ def _again(
     ):
         return found
     changed = _partly_changed(context, shape, storage, truth.inputs)
-    other = truth_of(context.contract, shape.dims, storage, changed, context.baselines())
+    other = _truth(context, shape, storage, changed)
     _judge(
         context, shape, storage, "normal, partly changed in place", other, rig.run(0, changed, other.expected), tally
     )
@@ -161,7 +171,7 @@ def _again(
 def _partly_changed(context: Context, shape: Shape, storage: DType, inputs: CallInputs) -> CallInputs:
     """``inputs`` with the last part of every floating input drawn anew: what a memo keyed on the beginning misses."""
     seed = context.seed_for("changed", shape.dims, storage)
-    drawn = make_inputs(context.contract, shape.dims, storage, "normal", seed, context.torch_device)
+    drawn = make_inputs(context.contract, shape.dims, storage, "normal", seed, truth_device(context, shape))
     mixed: dict[str, torch.Tensor | None] = {}
     for tensor in context.contract.tensors:
         old, new = inputs.tensors.get(tensor.name), drawn.tensors.get(tensor.name)
@@ -182,6 +192,14 @@ def _left_out(context: Context, shape: Shape, storage: DType, point: int, kept: 
     )
     details = {"point": point, "with": kept, "without": left}
     return Finding(code="rounding-left-out", message=message, shape=dict(shape.dims), details=details)
+
+
+def _leaning(shape: Shape, storage: DType, name: str, side: str, mean: float) -> Finding:
+    message = (
+        f"{name} leans {side}: its errors average {mean:.2f} spacings of {storage.value}, where rounding to nearest "
+        "averages 0 and cutting bits off -0.5"
+    )
+    return Finding(code="not-rounded-to-nearest", message=message, shape=dict(shape.dims), tensor=name)
 
 
 def _share(error: ShapeError) -> float:

@@ -2,6 +2,11 @@
 
 Where a case is about cancellation or ties, every product and sum is exact in any order (small integers times powers of
 two), so that a difference is a mistake and not rounding.
+
+Some cases need no mention in a contract, because they follow from its rounding points. What a binding round makes of a
+number beyond the storage type's range is infinity, as IEEE 754 and every library have it: a kernel that puts the
+largest finite number there hides from the caller that the model has overflowed. A norm over such a row gives what its
+formula gives (the root is zero): NaN where the row is infinite, zero elsewhere. Only float16 has so short a range.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ from kb.dtype import DType
 from validator.inputs.call_inputs import CallInputs
 from validator.inputs.distributions import generator
 from validator.inputs.make import fill, make_inputs, structural
+
+OVERFLOW = "a result beyond float16's range is infinite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,10 @@ def edge_inputs(
         inputs = build(_Case(contract, dims, storage, seed, device, generator(device, seed, name)))
         if inputs is not None:
             yield name, inputs
+    if (overflow := _OVERFLOWS.get(contract.id)) is not None and storage is DType.FLOAT16:
+        inputs = overflow(_Case(contract, dims, storage, seed, device, generator(device, seed, OVERFLOW)))
+        if inputs is not None:
+            yield OVERFLOW, inputs
 
 
 def _tensor(inputs: CallInputs, name: str) -> torch.Tensor:
@@ -178,6 +189,68 @@ def _gate(value: float) -> Callable[[_Case], CallInputs]:
         return inputs.with_tensors({"x": x, "w_gate_up": w})
 
     return build
+
+
+# --- overflow --------------------------------------------------------------------------------------------------------
+
+
+def _sum_overflows(case: _Case) -> CallInputs | None:
+    """Two finite numbers whose sum is not, of either sign, in the first row; the rows after it are ordinary."""
+    if not case.dims["has_residual"]:
+        return None
+    inputs = case.usual()
+    signs = case.random(_tensor(inputs, "x")[0, ::5], 0, 2) * 2 - 1
+    for name in ("x", "residual"):
+        _tensor(inputs, name)[0, ::5] = (40_000 * signs).half()
+    return inputs
+
+
+def _projection_overflows(x_name: str, w_name: str, residual_name: str) -> Callable[[_Case], CallInputs]:
+    """The projection is near 2^15 in every fifth column of the first row, the residual there 40,000 with its sign."""
+
+    def build(case: _Case) -> CallInputs:
+        inputs = case.usual()
+        x, w, residual = (_tensor(inputs, n) for n in (x_name, w_name, residual_name))
+        signs = case.random(residual[0, ::5], 0, 2) * 2 - 1
+        x[:, 0] = 0
+        x[0, 0] = 128
+        w[::5, 0] = (256 * signs).half()
+        residual[0, ::5] = (40_000 * signs).half()
+        return inputs
+
+    return build
+
+
+def _product_overflows(case: _Case) -> CallInputs:
+    """Gates near 300 beside projections near 600, of either sign, in every fifth column of the first row."""
+    inputs = case.usual()
+    x, w = _tensor(inputs, "x"), _tensor(inputs, "w_gate_up")
+    gates, ups = w.chunk(2)
+    x[:, 0] = 0
+    x[0, 0] = 16
+    gates[::5, 0] = 300 / 16
+    ups[::5, 0] = ((case.random(ups[::5, 0], 0, 2) * 2 - 1) * 600 / 16).half()
+    return inputs
+
+
+def _residual_overflows(case: _Case) -> CallInputs | None:
+    """A bias of 40,000 meets residuals of its sign; the norm in front keeps them out of the projections."""
+    if not case.dims["has_pre_norm"]:
+        return None
+    inputs = case.usual()
+    x, bias = _tensor(inputs, "x"), _tensor(inputs, "b_down")
+    bias[::5] = (40_000 * (case.random(bias[::5], 0, 2) * 2 - 1)).half()
+    x[0, ::5] = bias[::5]
+    return inputs
+
+
+_OVERFLOWS: dict[str, Callable[[_Case], CallInputs | None]] = {
+    "residual_rmsnorm": _sum_overflows,
+    "gated_mlp_up": _product_overflows,
+    "gated_mlp_down": _projection_overflows("x", "w_down", "residual"),
+    "o_proj_residual_rmsnorm": _projection_overflows("attn", "w_o", "residual"),
+    "encoder_mlp": _residual_overflows,
+}
 
 
 # --- vocabulary ------------------------------------------------------------------------------------------------------
