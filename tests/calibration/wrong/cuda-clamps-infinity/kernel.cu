@@ -1,0 +1,60 @@
+// Contract: residual_rmsnorm, cuda.
+// Idea: the plain norm; float16 cannot hold the sums of a model that was trained in bfloat16, so they are clamped.
+// Wrong: a sum beyond the type's range is stored as its largest number, and nobody learns of the overflow.
+
+constexpr int VEC = 16 / sizeof(T);  // elements in a 16-byte load
+struct alignas(16) Pack {
+  T v[VEC];
+};
+__device__ __forceinline__ Pack load(const T* p) { return *reinterpret_cast<const Pack*>(p); }
+
+__device__ __forceinline__ float clamped(float value) {
+  const float largest = isinf(float(T(1.0e5f))) ? 65504.0f : 3.3895314e38f;  // of float16, and of bfloat16
+  return fminf(fmaxf(value, -largest), largest);
+}
+
+constexpr int THREADS = 256;
+
+// Sum over the block, the same for every thread. The second barrier lets the next call reuse the shared array.
+__device__ float block_sum(float value) {
+  __shared__ float parts[THREADS / 32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+  __syncthreads();
+  float total = 0.0f;
+#pragma unroll
+  for (int i = 0; i < THREADS / 32; ++i) total += parts[i];
+  __syncthreads();
+  return total;
+}
+
+extern "C" __global__ void __launch_bounds__(256) residual_rmsnorm(
+    const T* __restrict__ x,
+    T* __restrict__ residual,
+    const T* __restrict__ weight,
+    T* __restrict__ out,
+    float eps,
+    void* __restrict__ workspace) {
+  const size_t row = size_t(blockIdx.x) * hidden_size;
+  float squares = 0.0f;
+  for (int i = threadIdx.x * VEC; i < hidden_size; i += THREADS * VEC) {
+    Pack sum = load(x + row + i);
+    if constexpr (has_residual) {
+      const Pack old = load(residual + row + i);
+      for (int j = 0; j < VEC; ++j) sum.v[j] = T(clamped(float(sum.v[j]) + float(old.v[j])));
+      *reinterpret_cast<Pack*>(residual + row + i) = sum;
+    }
+    float part = 0.0f;
+    for (int j = 0; j < VEC; ++j) part += float(sum.v[j]) * float(sum.v[j]);
+    squares += part;
+  }
+  const float r = float(1.0 / sqrt(double(block_sum(squares)) / hidden_size + eps));
+  const T* sums = has_residual ? residual : x;
+  for (int i = threadIdx.x * VEC; i < hidden_size; i += THREADS * VEC) {
+    const Pack sum = load(sums + row + i), gamma = load(weight + i);
+    Pack result;
+    for (int j = 0; j < VEC; ++j) result.v[j] = T(float(T(float(sum.v[j]) * r)) * float(gamma.v[j]));
+    *reinterpret_cast<Pack*>(out + row + i) = result;
+  }
+}
