@@ -85,8 +85,9 @@ class _Conversion:
         result = fx.meta.get("val")
         if op in _STATEMENTS or (_is_symbolic(result) and not self._decided_by_data(result)):
             return None
-        if op in _SAME and isinstance(fx.args[0], torch.fx.Node):
-            self._names[fx.name] = self._names[fx.args[0].name]
+        first = fx.args[0] if fx.args else None
+        if isinstance(first, torch.fx.Node) and (op in _SAME or self._is_needless_copy(fx, op, first)):
+            self._names[fx.name] = self._names[first.name]
             return None
         if op == "_operator.getitem" and isinstance(fx.args[0], torch.fx.Node) and fx.args[0].name in self._several:
             self._names[fx.name] = self._several[fx.args[0].name][int(str(fx.args[1]))]
@@ -102,6 +103,13 @@ class _Conversion:
             where=location_of_trace(fx.meta.get("stack_trace")),
             module=self._module(fx),
         )
+
+    def _is_needless_copy(self, fx: torch.fx.Node, op: str, copied: torch.fx.Node) -> bool:
+        """A copy in the same layout of a value that nothing overwrites, as dropout leaves behind outside training."""
+        if op != "aten.clone.default" or fx.kwargs.get("memory_format") not in (None, torch.preserve_format):
+            return False
+        source = self._values.get(self._names.get(copied.name, ""))
+        return source is not None and self._values[source.alias_of or source.id].kind is ValueKind.COMPUTED
 
     def _outputs(self, fx: torch.fx.Node, result: object) -> tuple[str, ...]:
         if isinstance(result, (tuple, list)):
