@@ -7,7 +7,7 @@ means the same in both is allowed: integers, names, ``+ - *`` and parentheses.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kb.expr import parse
 
@@ -38,6 +38,11 @@ def value(size: Size, dims: Mapping[str, int] | None = None) -> int | None:
         return size
     found = parse(size).evaluate_partial(dims or {})
     return None if found is None else int(found)
+
+
+def reads(size: Size, names: Collection[str]) -> bool:
+    """Whether ``size`` depends on one of these dims."""
+    return isinstance(size, str) and not parse(size).names.isdisjoint(names)
 
 
 def product(sizes: Iterable[Size]) -> Size:
