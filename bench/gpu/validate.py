@@ -1,11 +1,13 @@
 """Judges the calibration corpus on one GPU: right candidates pass every gate, wrong ones are rejected, hung ones die.
 
-    python bench/gpu/validate.py --out DIR [--minutes 7.5] [--only NAME]
+    python bench/gpu/validate.py --out DIR [--minutes 7.5] [--only NAME...] [--timed NAME...] [--sections NAMES]
 
 Writes ``validate.json`` and ``validate.log`` into DIR and prints a table last. Correctness is judged in several
 processes at once, timing in one. Sections run whatever happened to the others; timing stops where the minutes end, and
-says what it left out. Exit status 1 when a right candidate failed a gate before timing, a wrong one was not rejected by
-the gate named, or a hung one outlived its limit by more than ten seconds.
+says what it left out. A part can be run again alone: ``--only`` names the candidates to judge and ``--timed`` the right
+ones to time (default: those of ``--only``), each by any part of its folder's name; ``--sections`` is comma-separated.
+Exit status 1 when a right candidate failed a gate before timing, a wrong one was not rejected by the gate named, or a
+hung one outlived its limit by more than ten seconds.
 """
 
 from __future__ import annotations
@@ -62,14 +64,29 @@ class Bench:
     contracts: dict[str, Contract]
     cache: Path
     report: Report
-    only: str
+    only: tuple[str, ...]
+    timed: tuple[str, ...]
     deadline: float
+    out: Path
+
+    def save(self) -> None:
+        """Write what was seen so far, so that a run cut short leaves it."""
+        self.report.write(self.out, "validate")
 
     def wanted(self, jobs: Iterator[Job]) -> list[Job]:
-        return [job for job in jobs if self.only in job.folder.name]
+        """Those to judge."""
+        return _named(jobs, self.only)
+
+    def to_time(self) -> list[Job]:
+        """The right candidates to time."""
+        return _named(right_jobs(), self.timed or self.only)
 
     def pool(self, processes: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(processes, get_context("spawn"), initializer=start, initargs=(self.cache,))
+
+
+def _named(jobs: Iterator[Job], names: tuple[str, ...]) -> list[Job]:
+    return [job for job in jobs if not names or any(name in job.folder.name for name in names)]
 
 
 def environment(bench: Bench) -> None:
@@ -104,6 +121,8 @@ def compile_all(bench: Bench) -> None:
         shapes = [*sweep_shapes(contract), *hidden_shapes(contract, job.seed, HIDDEN)]
         tasks += [(job.folder, job.contract, shape, storage) for shape in shapes for storage in contract.dtypes.storage]
     started = time.monotonic()
+    if not tasks:
+        return
     with bench.pool(max(1, min(14, (os.cpu_count() or 2) - 1))) as pool:
         failures = [error for error in pool.map(compile_one, tasks, chunksize=4) if error]
     text = f"{len(tasks)} images in {time.monotonic() - started:.0f} s"
@@ -115,7 +134,7 @@ def compile_baselines(bench: Bench) -> None:
     from runtime.baselines import available_baselines
 
     started = time.monotonic()
-    timed = {job.contract for job in bench.wanted(right_jobs())}
+    timed = {job.contract for job in bench.to_time()}
     tasks = [
         Compilation(contract.id, dims, baseline.name)
         for contract in (bench.contracts[name] for name in sorted(timed))
@@ -189,8 +208,8 @@ def _time_kill(bench: Bench, candidate: Candidate, contract: Contract, dims: dic
 def correctness(bench: Bench) -> None:
     """All candidates, several at once, the slowest kind first."""
     jobs = bench.wanted(right_jobs()) + bench.wanted(wrong_jobs())
-    verdicts: dict[str, Any] = {}
-    with bench.pool(6) as pool:
+    verdicts: dict[str, Any] = bench.report.record.setdefault("verdicts", {})
+    with bench.pool(7) as pool:
         futures = {pool.submit(judge_one, job): job for job in jobs}
         for future in as_completed(futures):
             job = futures[future]
@@ -201,7 +220,7 @@ def correctness(bench: Bench) -> None:
                 continue
             verdicts[job.folder.name] = verdict if isinstance(verdict, str) else verdict.model_dump(mode="json")
             (_row_wrong if job.expected else _row_right)(bench.report, job, verdict, seconds)
-    bench.report.record["verdicts"] = verdicts
+            bench.save()
 
 
 def _row_right(report: Report, job: Job, verdict: Verdict | str, seconds: float) -> None:
@@ -242,7 +261,7 @@ def _row_wrong(report: Report, job: Job, verdict: Verdict | str, seconds: float)
 
 def alone(bench: Bench) -> None:
     """One full judgement with the device to itself, timing included: what a user waits for."""
-    jobs = [job for job in bench.wanted(right_jobs()) if job.contract in ("gated_mlp_up", "paged_decode_attention")][:2]
+    jobs = [job for job in bench.to_time() if job.contract in ("gated_mlp_up", "paged_decode_attention")][:2]
     with bench.pool(1) as pool:
         for job in jobs:
             whole = Job(job.folder, job.contract, GateName.PERFORMANCE, quick=False)
@@ -264,7 +283,7 @@ def timing(bench: Bench) -> None:
     torch.cuda.empty_cache()
     left: list[str] = []
     with bench.pool(1) as pool:
-        for job in bench.wanted(right_jobs()):
+        for job in bench.to_time():
             if time.monotonic() > bench.deadline - 45:
                 left.append(job.folder.name)
                 continue
@@ -275,6 +294,7 @@ def timing(bench: Bench) -> None:
                 bench.report.add("timing", job.folder.name, f"{type(error).__name__}: {error}"[:300], ok=False)
                 continue
             _row_timing(bench.report, job, verdict, seconds)
+            bench.save()
     if left:
         bench.report.add("timing", "left out", f"no time for {', '.join(left)}")
 
@@ -307,7 +327,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=7.5)
-    parser.add_argument("--only", default="", help="only candidates whose name holds this")
+    parser.add_argument("--only", nargs="+", default=[], help="judge only candidates whose name holds one of these")
+    parser.add_argument(
+        "--timed", nargs="+", default=[], help="time only right candidates whose name holds one of these"
+    )
     parser.add_argument("--sections", default="", help="comma-separated names of the sections to run")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -320,7 +343,9 @@ def main() -> int:
     os.environ.setdefault("TRITON_CACHE_DIR", f"{images.name}/triton")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{images.name}/inductor")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    bench = Bench(contracts, Path(images.name) / "images", report, given.only, started + 60 * given.minutes)
+    deadline = started + 60 * given.minutes
+    cache = Path(images.name) / "images"
+    bench = Bench(contracts, cache, report, tuple(given.only), tuple(given.timed), deadline, given.out)
     for section in SECTIONS:
         if given.sections and section.__name__ not in given.sections.split(","):
             continue
@@ -332,7 +357,7 @@ def main() -> int:
             report.add(section.__name__, "whole section", f"{type(error).__name__}: {error}"[:300], ok=False)
         report.say(f"-- {section.__name__}: {time.monotonic() - began:.1f} s")
         report.record["seconds"] = round(time.monotonic() - started, 1)
-        report.write(given.out, "validate")  # so that a run cut short leaves what it saw
+        bench.save()
     images.cleanup()
     report.print_table()
     return 1 if report.failures else 0
