@@ -29,6 +29,7 @@ from runtime.models.spec import spec_from_config
 from runtime.models.weights import random_weights
 from runtime.sites import Selection
 
+_DRAWN = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 7}
 # What the child of a lost device exits with.
 LOST = 3
 
@@ -39,9 +40,11 @@ def prompts(count: int, length: int, vocab: int, seed: int = 0) -> list[list[int
     return torch.randint(1, vocab, (count, length), generator=generator).tolist()
 
 
-def decode(engine: Engine, asked: list[list[int]], tokens: int) -> tuple[list[tuple[int, ...]], float, float]:
+def decode(
+    engine: Engine, asked: list[list[int]], tokens: int, **sampling: Any
+) -> tuple[list[tuple[int, ...]], float, float]:
     """Run ``asked`` to ``tokens`` each; their tokens, seconds from first token to last, and seconds in all."""
-    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True, **sampling)
     results: dict[str, tuple[int, ...]] = {}
     times: list[float] = []
 
@@ -164,17 +167,21 @@ class ModelBench:
         """The same tokens with and without graphs, at several batch sizes."""
         for count in self.arguments.batches:
             asked = prompts(count, 33, self.spec.vocab_size, seed=2)
-            tokens = []
+            tokens: list[list[tuple[int, ...]]] = []
+            drawn: list[list[tuple[int, ...]]] = []
             for graphs in (False, True):
                 engine = self.engine(self.chosen, max_batch=count, graphs=graphs, buckets=(count,))
                 if not graphs and not self.arguments.no_select:
                     self.choose(engine, count)
                 tokens.append(decode(engine, asked, 24)[0])
+                drawn.append(decode(engine, asked, 24, **_DRAWN)[0])
                 engine.close()
                 del engine
                 release()
             same = sum(a == b for a, b in zip(*tokens, strict=True))
             self.row(f"graph = eager, batch {count}", f"{same} of {count} sequences equal", ok=same == count)
+            same = sum(a == b for a, b in zip(*drawn, strict=True))
+            self.row(f"graph = eager, drawn, batch {count}", f"{same} of {count} sequences equal", ok=same == count)
 
     def long_context(self) -> None:
         """Recorded on padding of one token, replayed at 8k: as right and as fast as eager there."""

@@ -7,6 +7,7 @@ a shape of its own and is bound and run on the spot.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,14 +16,15 @@ import torch
 from runtime.engine.graphs import RecordedProgram, Recorder
 from runtime.engine.library_ops import Library
 from runtime.engine.plan import Chunk, StepPlan
-from runtime.engine.program import Program, build_program
+from runtime.engine.program import LogprobBuffers, Program, SampledEnd, build_program
 from runtime.engine.prompt_ops import prompt_operations
-from runtime.engine.request import TokenLogprobs
-from runtime.engine.sampling import PenaltyTable, Sampled, SamplingRows, sample, sampling_rows
+from runtime.engine.request import MAX_LOGPROBS, TokenLogprobs
+from runtime.engine.sampling import Needs, PenaltyTable, Sampled, SamplingRows
+from runtime.engine.sampling_table import SamplingTable
 from runtime.engine.staging import Staging
 from runtime.kv.swap import SwapSpace
 from runtime.models.decoder import Decoder
-from runtime.models.step import Sizes, Step, StepBuffers, allocate_buffers, allocate_metadata
+from runtime.models.step import Sizes, Step, allocate_buffers, allocate_metadata
 from runtime.sites import Bound, Selection
 
 
@@ -86,13 +88,15 @@ class Executor:
         # Two, because a copy to a GPU may still be reading one while the next step is written.
         self._staging = [Staging(sizes, metadata, decoder.pool.block_size) for _ in range(2)]
         self._steps = 0
-        self._programs: dict[tuple[int, bool], Program | RecordedProgram] = {}
+        self._programs: dict[tuple[int, Needs | None], Program | RecordedProgram] = {}
         self._recorder = Recorder(metadata, sizes.sequences) if device.type == "cuda" and graphs else None
         self._library = Library()
         self._fast_prompts = fast_prompts
         self._prompts = prompt_operations(device) if fast_prompts else self._library
         self._decode_attention: dict[int, tuple[Bound, ...]] = {}
         self._logits: torch.Tensor | None = None
+        self._sampling = SamplingTable(sizes.sequences, decoder.spec.vocab_size, device)
+        self._logprobs = LogprobBuffers.allocate(sizes.sequences, min(MAX_LOGPROBS, decoder.spec.vocab_size), device)
         self._penalties: PenaltyTable | None = None
         self._penalised_lives: dict[int, tuple[int, int]] = {}
 
@@ -109,19 +113,37 @@ class Executor:
             return _in_flight(plan, self._run_mixed(plan, staging))
         return _in_flight(plan, self._run_decode(plan, staging))
 
-    def program(self, bucket: int, greedy: bool) -> Program | RecordedProgram:
-        """The decode program of ``bucket``, bound, and on a GPU recorded, on first use."""
-        key = (bucket, greedy)
+    def program(self, bucket: int, greedy: bool = True, needs: Needs | None = None) -> Program | RecordedProgram:
+        """The decode program of ``bucket``, bound, and on a GPU recorded, on first use; one that samples for what is
+        in ``needs``, unless ``greedy``."""
+        key = (bucket, None if greedy else needs or Needs())
         if key not in self._programs:
-            program = self.build(bucket, greedy)
-            recorded = self._recorder is not None and bucket in self.buckets
-            self._programs[key] = self.record(program) if recorded else program
+            self._programs[key] = self._recorded(self.build(bucket, greedy, needs=needs))
         return self._programs[key]
 
-    def build(self, bucket: int, greedy: bool, selection: Selection | None = None) -> Program:
+    def build(
+        self, bucket: int, greedy: bool, selection: Selection | None = None, needs: Needs | None = None
+    ) -> Program:
         """A program of its own, not kept: what kernel selection times."""
-        logits = None if greedy else self._logits_buffer()
-        return build_program(self.decoder, selection or self.selection, self.buffers, bucket, logits)
+        end = None if greedy else self._sampled_end(needs or Needs())
+        return build_program(self.decoder, selection or self.selection, self.buffers, bucket, end)
+
+    def _recorded(self, program: Program) -> Program | RecordedProgram:
+        """``program`` as a graph where graphs are recorded. Sampling that cannot be captured runs without one."""
+        if self._recorder is None or program.bucket not in self.buckets:
+            return program
+        try:
+            return self.record(program)
+        except RuntimeError as error:
+            if program.greedy:
+                raise
+            reason = " ".join(str(error).split())[:200]
+            warnings.warn(f"steps of {program.bucket} that sample run without a graph ({reason})", stacklevel=3)
+            return program
+
+    def _sampled_end(self, needs: Needs) -> SampledEnd:
+        penalties = self._penalty_table() if needs.penalises else None
+        return SampledEnd(self._logits_buffer(), self._sampling, needs, penalties, self._logprobs)
 
     def record(self, program: Program) -> RecordedProgram:
         """``program`` as a graph in the engine's pool. Raises RuntimeError without a GPU."""
@@ -144,14 +166,12 @@ class Executor:
         count = len(plan.decode)
         bucket = next((b for b in self.buckets if b >= count), count)
         staging.write_decode(plan, bucket)
-        greedy = all(chunk.request.params.greedy for chunk in plan.decode)
-        program = self.program(bucket, greedy)
+        if all(chunk.request.params.greedy for chunk in plan.decode):
+            program = self.program(bucket)
+        else:
+            program = self.program(bucket, greedy=False, needs=self._prepare_sampling(plan.decode, bucket))
         program.run()
-        if greedy:
-            return Sampled(program.buffers.out_ids[:count].clone())
-        sampled = self._sample(plan.decode, program.buffers)
-        self._publish(program.buffers)
-        return sampled
+        return program.sampled.first(count)
 
     def _run_mixed(self, plan: StepPlan, staging: Staging) -> Sampled | None:
         bucket, attention = self._chosen_attention(len(plan.decode))
@@ -168,14 +188,17 @@ class Executor:
                 self._prompts.bind(call)()
         if not chunks:
             return None
-        ends = buffers.sliced(len(chunks), len(chunks))
+        count = len(chunks)
+        ends = buffers.sliced(count, count)
         if all(chunk.request.params.greedy for chunk in chunks):
             self._library.bind(self.decoder.argmax(ends))()
-            sampled = Sampled(ends.out_ids.clone())
+            sampled = Sampled(ends.out_ids)
         else:
-            self._library.bind(self.decoder.logits(ends, self._logits_buffer()[: len(chunks)]))()
-            sampled = self._sample(chunks, ends)
-        self._publish(ends)
+            end = self._sampled_end(self._prepare_sampling(chunks, count))
+            self._library.bind(self.decoder.logits(ends, end.logits[:count]))()
+            end.bind(ends)()
+            sampled = end.logprobs.beside(ends.out_ids, end.needs)
+        self._library.bind(self.decoder.publish(ends))()
         return sampled
 
     def _chosen_attention(self, count: int) -> tuple[int, tuple[Bound, ...]]:
@@ -193,42 +216,32 @@ class Executor:
         bound = self._decode_attention[bucket]
         return (bucket, bound) if bound else (0, ())
 
-    def _sample(self, chunks: Sequence[Chunk], buffers: StepBuffers) -> Sampled:
-        """Tokens for the logits of ``chunks``, which fill the leading rows; also left in ``buffers.out_ids``."""
+    def _prepare_sampling(self, chunks: Sequence[Chunk], padded: int) -> Needs:
+        """Write what sampling for ``chunks`` reads; what they need, rounded up to what few graphs serve."""
         self._start_penalties(chunks)
-        padded = buffers.out_ids.shape[0]
-        rows = self._rows(chunks, padded)
-        sampled = sample(self._logits_buffer()[:padded], rows, self._penalties, buffers.request_slots)
-        buffers.out_ids.copy_(sampled.ids)
-        if self._penalties is not None:
-            self._penalties.count(buffers.request_slots, sampled.ids)
-        count = len(chunks)
-        return replace(sampled, ids=sampled.ids[:count])
-
-    def _rows(self, chunks: Sequence[Chunk], padded: int) -> SamplingRows:
-        return sampling_rows(
+        rows: SamplingRows = self._sampling.write(
             [chunk.request.params for chunk in chunks],
             [chunk.request.seed for chunk in chunks],
             [chunk.start + chunk.length for chunk in chunks],
-            self.decoder.spec.vocab_size,
-            self.buffers.out_ids.device,
             padded,
         )
-
-    def _publish(self, buffers: StepBuffers) -> None:
-        self._library.bind(self.decoder.publish(buffers))()
+        return replace(rows.needs, num_logprobs=MAX_LOGPROBS if rows.needs.num_logprobs >= 0 else -1)
 
     def _start_penalties(self, chunks: Sequence[Chunk]) -> None:
         """Give the slots of penalised requests that are new to them the tokens there are."""
         for chunk in chunks:
             if not chunk.request.params.penalised or self._penalised_lives.get(chunk.slot) == chunk.life:
                 continue
-            if self._penalties is None:
-                vocab, device = self.decoder.spec.vocab_size, self.buffers.out_ids.device
-                self._penalties = PenaltyTable(self.sizes.sequences, vocab, device)
             tokens, prompt = chunk.request.tokens, chunk.request.num_prompt
-            self._penalties.start(chunk.slot, tokens[:prompt], tokens[prompt:])
+            self._penalty_table().start(chunk.slot, tokens[:prompt], tokens[prompt:])
             self._penalised_lives[chunk.slot] = chunk.life
+
+    def _penalty_table(self) -> PenaltyTable:
+        """Allocated when the first penalised request arrives."""
+        if self._penalties is None:
+            vocab, device = self.decoder.spec.vocab_size, self.buffers.out_ids.device
+            self._penalties = PenaltyTable(self.sizes.sequences, vocab, device)
+        return self._penalties
 
     def _logits_buffer(self) -> torch.Tensor:
         """``[sequences, vocab_size]`` float32, allocated when a request first needs logits."""
@@ -239,10 +252,15 @@ class Executor:
 
 
 def _in_flight(plan: StepPlan, sampled: Sampled | None) -> InFlight:
-    """Start the copy of the results to the host, so that waiting for them does not wait for the step after."""
-    if sampled is None or sampled.ids.device.type != "cuda":
-        return InFlight(plan, sampled)
+    """Start the copy of the results to the host, so that waiting for them does not wait for the step after, which
+    writes its own in their place."""
+    if sampled is None:
+        return InFlight(plan, None)
     tensors = (sampled.ids, sampled.logprob, sampled.top_ids, sampled.top_logprobs)
+    if sampled.ids.device.type != "cuda":
+        ids, *logprobs = [None if t is None else t.clone() for t in tensors]
+        assert ids is not None
+        return InFlight(plan, Sampled(ids, *logprobs))
     host = [None if t is None else torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
     for there, here in zip(tensors, host, strict=True):
         if there is not None and here is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from runtime.engine.program import Program
+from runtime.engine.sampling import Sampled
 from runtime.kv.blocks import DUMMY_BLOCK
 from runtime.models.step import Metadata, StepBuffers
 
@@ -31,6 +32,11 @@ class RecordedProgram:
     def buffers(self) -> StepBuffers:
         """Where the step reads and leaves its results."""
         return self.program.buffers
+
+    @property
+    def sampled(self) -> Sampled:
+        """Tokens of the step, and log-probabilities where it needs any."""
+        return self.program.sampled
 
     def run(self) -> None:
         """Replay on the current stream."""

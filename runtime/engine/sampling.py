@@ -16,26 +16,42 @@ from runtime.engine.request import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingRows:
-    """Parameters of every row, each ``[rows]`` on the device. Written by the executor.
+class Needs:
+    """What any request of a step needs of sampling at all, so that a step pays only for that; the choice of graph.
 
-    The flags below say what any row needs at all, so that a step pays only for that; they are host values and part
-    of the choice of graph.
+    ``num_logprobs``: -1 when none are wanted, else the most any request wants.
     """
 
+    draws: bool = False  # some row has a temperature
+    filters: bool = False  # some row has top_k, top_p or min_p
+    penalises: bool = False  # some row has a penalty
+    num_logprobs: int = -1
+
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams]) -> Needs:
+        """What a step of these requests needs."""
+        return cls(
+            draws=any(p.temperature > 0 for p in params),
+            filters=any(p.temperature > 0 and (p.top_k or p.top_p < 1 or p.min_p > 0) for p in params),
+            penalises=any(p.penalised for p in params),
+            num_logprobs=max((-1 if p.logprobs is None else p.logprobs for p in params), default=-1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """Parameters of every row, each ``[rows]`` on the device. Written by a ``SamplingTable``."""
+
     temperature: torch.Tensor  # float32; 0 is greedy
-    top_k: torch.Tensor  # int64; vocab_size for all
+    top_k: torch.Tensor  # int32; vocab_size for all
     top_p: torch.Tensor  # float32
     min_p: torch.Tensor  # float32
     repetition: torch.Tensor  # float32
     presence: torch.Tensor  # float32
     frequency: torch.Tensor  # float32
-    seed: torch.Tensor  # int64, 31 bits
-    position: torch.Tensor  # int64, index of the token being chosen
-    draws: bool  # some row has a temperature
-    filters: bool  # some row has top_k, top_p or min_p
-    penalises: bool  # some row has a penalty
-    num_logprobs: int  # -1: none wanted; else the most any row wants
+    seed: torch.Tensor  # int32, 31 bits
+    position: torch.Tensor  # int32, index of the token being chosen
+    needs: Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,11 @@ class Sampled:
     logprob: torch.Tensor | None = None
     top_ids: torch.Tensor | None = None
     top_logprobs: torch.Tensor | None = None
+
+    def first(self, count: int) -> Sampled:
+        """The leading ``count`` rows."""
+        parts = (self.logprob, self.top_ids, self.top_logprobs)
+        return Sampled(self.ids[:count], *(None if part is None else part[:count] for part in parts))
 
 
 class PenaltyTable:
@@ -72,7 +93,8 @@ class PenaltyTable:
 
     def count(self, slots: torch.Tensor, ids: torch.Tensor) -> None:
         """Note one produced token for each of ``slots``."""
-        self.output.index_put_((slots.long(), ids.long()), self.output.new_ones(()), accumulate=True)
+        at = slots.long() * self.output.shape[1] + ids.long()
+        self.output.view(-1).scatter_add_(0, at, torch.ones_like(at, dtype=torch.int32))
 
 
 def penalised(logits: torch.Tensor, rows: SamplingRows, prompt: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -91,23 +113,23 @@ def sample(logits: torch.Tensor, rows: SamplingRows, table: PenaltyTable | None,
     log-probabilities are those of the raw logits.
     """
     chosen_from = logits
-    if rows.penalises:
+    if rows.needs.penalises:
         assert table is not None, "a penalised row needs the penalty table"
         chosen_from = penalised(logits, rows, table.prompt[slots], table.output[slots])
     ids = chosen_from.argmax(dim=-1)
-    if rows.draws:
+    if rows.needs.draws:
         ids = torch.where(rows.temperature > 0, _draw(chosen_from, rows), ids)
-    if rows.num_logprobs < 0:
+    if rows.needs.num_logprobs < 0:
         return Sampled(ids)
     logprobs = logits.log_softmax(dim=-1)
-    top = logprobs.topk(min(rows.num_logprobs, logits.shape[-1]), dim=-1)
+    top = logprobs.topk(min(rows.needs.num_logprobs, logits.shape[-1]), dim=-1)
     return Sampled(ids, logprobs.gather(1, ids[:, None])[:, 0], top.indices, top.values)
 
 
 def _draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """A token drawn from every row's tempered and filtered distribution, by the Gumbel-max trick."""
     tempered = logits / rows.temperature.clamp(min=1e-5)[:, None]
-    if not rows.filters:
+    if not rows.needs.filters:
         token = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
         return (tempered + _gumbel(rows, token)).argmax(dim=-1)
     values, token = tempered.sort(dim=-1, descending=True, stable=True)
@@ -123,7 +145,7 @@ def _draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 def _gumbel(rows: SamplingRows, token: torch.Tensor) -> torch.Tensor:
     """Gumbel noise ``[rows, vocab_size]`` that depends on seed, position and token id alone."""
-    key = _mix(_mix(rows.seed) ^ rows.position)[:, None]
+    key = _mix(_mix(rows.seed.long()) ^ rows.position)[:, None]
     bits = _mix(_mix(token) ^ key)
     uniform = (bits.to(torch.float64) + 0.5) * 2.0**-32  # in (0, 1), so both logarithms are finite
     return -(-uniform.log()).log().to(torch.float32)
@@ -138,40 +160,3 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
     x = (x ^ (x >> 16)) * 0x21F0AAAD & 0xFFFFFFFF
     x = (x ^ (x >> 15)) * 0x735A2D97 & 0xFFFFFFFF
     return x ^ (x >> 15)
-
-
-def sampling_rows(
-    params: Sequence[SamplingParams],
-    seeds: Sequence[int],
-    positions: Sequence[int],
-    vocab_size: int,
-    device: torch.device,
-    padded_to: int | None = None,
-) -> SamplingRows:
-    """Rows for these requests, with greedy rows after them up to ``padded_to``."""
-    padding = (padded_to or len(params)) - len(params)
-
-    def column(values: Sequence[float], fill: float, dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor([*values, *[fill] * padding], dtype=dtype).to(device, non_blocking=True)
-
-    wanted = [-1 if p.logprobs is None else p.logprobs for p in params]
-    return SamplingRows(
-        temperature=column([p.temperature for p in params], 0, torch.float32),
-        top_k=column([p.top_k or vocab_size for p in params], vocab_size, torch.int64),
-        top_p=column([p.top_p for p in params], 1, torch.float32),
-        min_p=column([p.min_p for p in params], 0, torch.float32),
-        repetition=column([p.repetition_penalty for p in params], 1, torch.float32),
-        presence=column([p.presence_penalty for p in params], 0, torch.float32),
-        frequency=column([p.frequency_penalty for p in params], 0, torch.float32),
-        seed=column([_fold(s) for s in seeds], 0, torch.int64),
-        position=column(positions, 0, torch.int64),
-        draws=any(p.temperature > 0 for p in params),
-        filters=any(p.temperature > 0 and (p.top_k or p.top_p < 1 or p.min_p > 0) for p in params),
-        penalises=any(p.penalised for p in params),
-        num_logprobs=max(wanted, default=-1),
-    )
-
-
-def _fold(seed: int) -> int:
-    """A 63-bit seed as 31 bits."""
-    return (seed ^ (seed >> 31) ^ (seed >> 62)) & 0x7FFFFFFF

@@ -10,8 +10,10 @@ import torch
 from runtime.engine.config import EngineConfig
 from runtime.engine.engine import Engine
 from runtime.engine.graphs import RecordedProgram, Recorder
+from runtime.engine.packed_attention import flash_is_right
 from runtime.engine.rehearsal import rehearsal
-from runtime.engine.request import Output, SamplingParams
+from runtime.engine.request import MAX_LOGPROBS, Output, SamplingParams
+from runtime.engine.sampling import Needs
 from runtime.models.weights import load_weights
 from tests.runtime.engine.checkpoints import greedy
 from tests.runtime.engine.conftest import Checkpoint
@@ -87,3 +89,37 @@ def test_a_replay_computes_what_the_program_computes(checkpoint: Callable[[str],
         recorded.run()
         assert torch.equal(recorded.buffers.out_ids, ids)
         assert torch.equal(recorded.buffers.out_max, best)
+
+
+SAMPLED = [
+    SamplingParams(max_tokens=16, ignore_eos=True, temperature=0.9, top_k=20, top_p=0.8, min_p=0.02, seed=1),
+    SamplingParams(max_tokens=16, ignore_eos=True, repetition_penalty=1.3, presence_penalty=0.2, logprobs=2),
+    SamplingParams(max_tokens=16, ignore_eos=True, temperature=1.2, frequency_penalty=0.3, seed=3),
+]
+
+
+def test_sampled_steps_are_recorded_whole_and_give_the_same_tokens(checkpoint: Callable[[str], Checkpoint]) -> None:
+    c = checkpoint("qwen3")
+    recorded, eager = engine(c, graphs=True), engine(c, graphs=False)
+    results = [e.generate(PROMPTS, SAMPLED) for e in (recorded, eager)]
+    assert [r.token_ids for r in results[0]] == [r.token_ids for r in results[1]]
+    assert results[0][1].logprobs == results[1][1].logprobs
+    needs = Needs(draws=True, filters=True, penalises=True, num_logprobs=MAX_LOGPROBS)
+    assert isinstance(recorded.executor.program(4, greedy=False, needs=needs), RecordedProgram)
+
+
+@pytest.mark.parametrize("window", [0, 7])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (12, 4, 256), (32, 2, 128), (6, 2, 64)])
+def test_prompts_are_attended_to_in_one_call(heads: int, kv_heads: int, head_dim: int, window: int) -> None:
+    device = torch.device("cuda")
+    assert flash_is_right(torch.bfloat16, heads, kv_heads, head_dim, window, device)
+
+
+def test_prompts_on_fused_kernels_give_the_tokens_of_the_library_path(checkpoint: Callable[[str], Checkpoint]) -> None:
+    c = checkpoint("qwen3")
+    weights = load_weights(c.folder, c.spec, torch.device("cuda"), torch.float32)
+    settings = {"kv_blocks": 257, "block_size": 4, "max_batch": 4, "max_step_tokens": 9}
+    for fast in (False, True):
+        live = Engine(c.spec, weights, EngineConfig(**settings, fast_prompts=fast))
+        tokens = [list(r.token_ids) for r in live.generate(PROMPTS, PARAMS)]
+        assert tokens == [greedy(c.model, p, 24) for p in PROMPTS], fast

@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from runtime.engine.request import RequestError, SamplingParams
-from runtime.engine.sampling import PenaltyTable, Sampled, penalised, sample, sampling_rows
+from runtime.engine.sampling import PenaltyTable, Sampled, penalised, sample
+from runtime.engine.sampling_table import sampling_rows
 from tests.runtime.engine.conftest import Checkpoint
 
 VOCAB = 40
