@@ -50,12 +50,13 @@ def legal(spec: Spec, parameters: Parameters, target: Target, arch: str, dims: _
 
 def space(spec: Spec, target: Target, arch: str, dims: _Dims = None) -> Iterator[Parameters]:
     """Legal parameters worth a try, at most a few dozen, the most promising first; the same for the same spec."""
-    for parameters in _candidates(spec, target):
+    for parameters in enumerated(spec, target):
         if legal(spec, parameters, target, arch, dims) is None:
             yield parameters
 
 
-def _candidates(spec: Spec, target: Target) -> Iterator[Parameters]:
+def enumerated(spec: Spec, target: Target) -> Iterator[Parameters]:
+    """The list that ``space`` takes the legal ones from, in the same order."""
     cpu = target is Target.CPU
     if isinstance(spec, ElementwiseSpec):
         for vector, block in ((8, 512),) if cpu else combinations((8, 4, 2, 1), (256, 128)):

@@ -79,6 +79,15 @@ def prepare(program: Program, dims: Dims, tensors: Mapping[str, torch.Tensor | N
     return call
 
 
+def run(program: Program, dims: Dims, values: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The program's outputs in order, computed from ``values`` (by the program's own names) as the framework does."""
+    device = next(iter(values.values())).device
+    known: Environment = dict(values)
+    for step in program.steps:
+        _Run(step, dims, {}, device)(known)
+    return [known[output.value] for output in program.outputs]
+
+
 class _Run:
     """One step, its operator found and its constant arguments made."""
 
@@ -138,4 +147,4 @@ def _need(tensors: Mapping[str, torch.Tensor | None], name: str) -> torch.Tensor
     return found
 
 
-__all__ = ["from_value", "operator", "prepare", "resolve", "to_value", "writing_overload"]
+__all__ = ["from_value", "operator", "prepare", "resolve", "run", "to_value", "writing_overload"]

@@ -1,0 +1,197 @@
+"""Capture, analyze, plan, judge, choose, put together: one module from call to callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from generator.advice.advice import NO_ADVICE, Advice, take_advice
+from generator.analyze import Analysis, Region, analyze
+from generator.capture import Capture, Problem, capture
+from generator.compile.bound import BoundRegion, Fallbacks, UnexpectedInputError
+from generator.compile.module import CompiledModule, Replacement, rewritten
+from generator.compile.subject import Subject
+from generator.compile.survey import Kind, survey
+from generator.compile.tournament import Decision, Effort, Tournament
+from generator.compile.verdicts import VerdictStore
+from generator.compile.whole import Whole, compare_whole
+from generator.ir import Graph
+from generator.plan import hardware_of
+from generator.plan.planner import DEFAULT_LIMIT
+from generator.providers.protocol import Provider
+from kb.dtype import Target
+from runtime.device import DeviceInfo, assumed_cuda_device, cpu_device, cuda_device, has_cuda
+from runtime.errors import RuntimeFailure
+
+ASSUMED_ARCH = "sm_90"
+_WHOLE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``plans``: most plans a kind of region. ``work``: folder for verdicts, so that a second run goes on."""
+
+    target: Target
+    work: Path
+    plans: int = DEFAULT_LIMIT
+    effort: Effort = field(default_factory=Effort)
+    provider: Provider | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """Everything that was found, judged and decided. ``compiled`` is None where nothing could be captured whole."""
+
+    subject: Subject
+    target: Target
+    device: DeviceInfo
+    captured: Capture
+    analysis: Analysis
+    decisions: tuple[Decision, ...]
+    advice: Advice
+    compiled: CompiledModule | None
+    whole: Whole | None
+    left_out: Mapping[str, str]
+    judgements: int
+    resumed: int
+
+    @property
+    def graph(self) -> Graph:
+        """The captured graph."""
+        return self.captured.graph
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What could not be captured."""
+        return self.captured.problems
+
+    def decision_of(self, region: Region) -> Decision | None:
+        """The decision that speaks of a region."""
+        return next((d for d in self.decisions if any(m.id == region.id for m in d.kind.members)), None)
+
+
+def compile_module(
+    subject: Subject, settings: Settings, on_event: Callable[[str], None] = lambda _: None
+) -> Compilation:
+    """Compile ``subject`` for this machine's device of the target. Never raises for what a module or a kernel does.
+
+    Raises ProviderError where the provider was asked for and cannot be asked at all.
+    """
+    device = device_of(settings.target)
+    if settings.target is Target.CUDA and has_cuda():
+        subject = subject.to("cuda")
+    on_event(f"capturing {subject.name}")
+    captured = capture(subject.module, subject.args, subject.kwargs, dynamic=subject.dynamic, prefix=subject.prefix)
+    graph = captured.graph
+    on_event(f"{len(graph.nodes)} operators captured, {len(captured.problems)} problems")
+    analysis = analyze(graph)
+    example = example_sizes(graph, subject, captured)
+    kinds = survey(analysis.regions, graph, hardware_of(device), limit=settings.plans, example=example)
+    on_event(
+        f"{len(analysis.regions)} regions of {len(kinds)} kinds, {sum(k.plans is not None for k in kinds)} with plans"
+    )
+    advice = take_advice(settings.provider, kinds) if settings.provider is not None else NO_ADVICE
+    kinds = advice.apply(kinds)
+    where = "; ".join(
+        (device.name, device.arch, device.driver, *(f"{k} {v}" for k, v in sorted(device.versions.items())))
+    )
+    tournament = Tournament(
+        settings.target,
+        settings.effort,
+        VerdictStore(settings.work, where),
+        on_event=lambda kind, text: on_event(f"{kind.id} ({kind.label}): {text}"),
+    )
+    decided: dict[str, Decision] = {}
+    with tournament.open():
+        for kind in sorted(kinds, key=_worth, reverse=True):
+            decided[kind.id] = tournament.decide(kind)
+            if kind.plans is not None:
+                taken = decided[kind.id].chosen
+                on_event(
+                    f"{kind.id} ({kind.label}): {taken.plan.key if taken else 'framework'}; {decided[kind.id].reason}"
+                )
+    decisions = tuple(decided[kind.id] for kind in kinds)
+    compiled, left_out = _put_together(subject, captured, decisions)
+    whole = None
+    if compiled is not None:
+        on_event("comparing the whole")
+        seconds = _WHOLE_SECONDS if settings.effort.timed else None
+        whole = compare_whole(compiled, subject, settings.target, seconds=seconds)
+        compiled.kernels = whole.kernels
+    return Compilation(
+        subject,
+        settings.target,
+        device,
+        captured,
+        analysis,
+        decisions,
+        advice,
+        compiled,
+        whole,
+        left_out,
+        tournament.judgements,
+        tournament.resumed,
+    )
+
+
+def device_of(target: Target) -> DeviceInfo:
+    """This machine's device of the target; for ``cuda`` without a GPU an assumed one, on which nothing can run."""
+    if target is Target.CPU:
+        torch.get_num_threads()  # the number of threads is torch's
+        return cpu_device()
+    return cuda_device() if has_cuda() else assumed_cuda_device(ASSUMED_ARCH)
+
+
+def example_sizes(graph: Graph, subject: Subject, captured: Capture) -> Mapping[str, int]:
+    """Values of the graph's size symbols in the example call, read off the module's arguments."""
+    if captured.program is None or not graph.extents:
+        return {}
+    names = captured.program.graph_signature.user_inputs
+    tensors = torch.utils._pytree.tree_leaves((subject.args, dict(subject.kwargs)))
+    found: dict[str, int] = {}
+    for name, tensor in zip(names, tensors, strict=False):
+        value = graph.values.get(str(name))
+        if value is None or not isinstance(tensor, torch.Tensor):
+            continue
+        for extent, size in zip(value.shape, tensor.shape, strict=True):
+            if isinstance(extent, str) and extent.isidentifier():
+                found.setdefault(extent, size)
+    return found
+
+
+def _worth(kind: Kind) -> float:
+    """Kinds that are large and occur often are judged first, so that a budget goes where the time is."""
+    if kind.plans is None or not kind.plans.plans:
+        return 0.0
+    return len(kind.members) * kind.plans.plans[0].cost.microseconds
+
+
+def _put_together(
+    subject: Subject, captured: Capture, decisions: tuple[Decision, ...]
+) -> tuple[CompiledModule | None, dict[str, str]]:
+    """The callable, and why a chosen kernel is not in it, by region."""
+    if captured.program is None:
+        return None, {}
+    fallbacks = Fallbacks()
+    replacements: list[Replacement] = []
+    left_out: dict[str, str] = {}
+    for decision in decisions:
+        if decision.chosen is None:
+            continue
+        for region, contract in zip(decision.kind.members, decision.kind.contracts, strict=True):
+            try:
+                bound = BoundRegion(region.id, contract, captured.graph, decision.chosen.candidate, fallbacks)
+                bound.prepare()
+            except (RuntimeFailure, UnexpectedInputError) as error:
+                left_out[region.id] = str(error)
+                continue
+            replacements.append(Replacement(region.nodes, bound))
+    module, refused = rewritten(captured.program, replacements)
+    left_out |= {item.region.name: reason for item, reason in refused}
+    return CompiledModule(subject.module, module, fallbacks), left_out
+
+
+__all__ = ["Compilation", "Settings", "compile_module", "device_of"]
