@@ -23,7 +23,9 @@ extern "C" void norm(const T* __restrict__ x, T* __restrict__ residual, const T*
 """
 
 
-def sanitized(contract: Contract, images: CompileCache, body: str, **plan: Any) -> tuple[Outcome, list[Any]]:
+def sanitized(
+    contract: Contract, images: CompileCache, body: str, *, call_seconds: float = 1.0, **plan: Any
+) -> tuple[Outcome, list[Any]]:
     candidate = Candidate(
         contract=contract.id,
         target=Target.CPU,
@@ -35,7 +37,7 @@ def sanitized(contract: Contract, images: CompileCache, body: str, **plan: Any) 
         dims={"num_tokens": 2, "hidden_size": 64, "has_residual": 0},
         storages=(DType.FLOAT32,),
         quick=True,
-        call_seconds=1.0,
+        call_seconds=call_seconds,
     )
     result = judge(candidate, contract, options=options, cache=images).gates[4]
     return result.outcome, list(result.findings)
@@ -73,7 +75,7 @@ def test_what_guard_bands_cannot_see_is_found_with_its_line(
 
 
 def test_a_kernel_that_hangs_under_the_sanitizers_is_killed(contract: Contract, images: CompileCache) -> None:
-    _, findings = sanitized(contract, images, "for (volatile int i = 0;; i = 1) {}")
+    _, findings = sanitized(contract, images, "for (volatile int i = 0;; i = 1) {}", call_seconds=0.1)
     assert [f.code for f in findings] == ["timed-out"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from kb.candidate import Candidate, Launch, LaunchPlan
 from kb.contract import Contract
 from kb.dtype import Target
+from kb.library import library_root, load_library
 from validator.source import tokenize
 from validator.source.ptx import template_problems
 from validator.source.rules import problems_of
@@ -279,11 +281,10 @@ def test_any_text_is_tokenized_without_error(text: str) -> None:
     )
 )
 def test_any_sequence_of_tokens_is_judged_without_error(words: list[str]) -> None:
-    from kb.library import library_root, load_library
-
-    contract = _CONTRACTS.setdefault("c", load_library(library_root()).contracts["residual_rmsnorm"])
     source = " ".join(words) or ";"
-    codes(contract, source if source.strip() else ";")
+    codes(_norm(), source if source.strip() else ";")
 
 
-_CONTRACTS: dict[str, Contract] = {}
+@lru_cache(maxsize=1)
+def _norm() -> Contract:
+    return load_library(library_root()).contracts["residual_rmsnorm"]
