@@ -84,8 +84,9 @@ def choose_bucket(
     """Decide all sites of ``bucket`` and put the choices into the executor's selection.
 
     ``context``: tokens every sequence has while steps are timed, or as many as the cache has room for; the result says
-    which. ``stopwatch``: default: that of the executor's device. No request may be running. Raises ValueError when the
-    cache has fewer blocks than the bucket has sequences.
+    which. ``stopwatch``: default: that of the executor's device. Cached prefixes in the blocks it needs are forgotten.
+    Raises ValueError when the cache has fewer blocks than the bucket has sequences, and BlocksHeldError while requests
+    run.
     """
     selection = executor.selection
     stopwatch = stopwatch or stopwatch_for(_target(executor))

@@ -99,6 +99,7 @@ class Engine:
             preemption=self.config.preemption,
         )
         allocator = BlockAllocator(memory.num_blocks, memory.block_size)
+        pool.before_overwriting = allocator.give_up
         self.scheduler = Scheduler(allocator, HostBlocks(memory.swap_blocks), limits)
         self._in_flight: deque[InFlight] = deque()
         self._requests: dict[str, Request] = {}

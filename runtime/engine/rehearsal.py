@@ -2,7 +2,8 @@
 
 Steps are timed on padding at their peril: attention over one token says nothing about attention over a thousand. A
 rehearsal fills the metadata as if every row were a sequence of ``context`` tokens with blocks of its own, and the
-buffers and those blocks with noise. It may only be used while no request is running.
+buffers and those blocks with noise. While requests run it is refused; prefixes that were cached in those blocks are
+forgotten.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ _WRITTEN = (
 def rehearsal(buffers: StepBuffers, pool: KVPool, context: int, seed: int = 0) -> Iterator[int]:
     """Fill ``buffers`` (a bucket's slice) for sequences of ``context`` tokens, fewer where the pool has no room for
     that many; gives their length. Everything is zero again afterwards. Raises ValueError when the pool has fewer blocks
-    than there are sequences: each needs one of its own."""
+    than there are sequences, for each needs one of its own, and BlocksHeldError while requests run."""
     rows = buffers.seq_lens.shape[0]
     if rows > pool.num_blocks - 1:
         raise ValueError(f"{rows} sequences cannot be rehearsed with {pool.num_blocks - 1} blocks; raise kv_blocks")
     room = min((pool.num_blocks - 1) // rows, buffers.block_table.shape[1])
     length = max(1, min(context, room * pool.block_size))
     blocks = -(-length // pool.block_size)
+    pool.before_overwriting(range(1, 1 + rows * blocks))
     device = buffers.seq_lens.device
     noise = torch.Generator(device=device).manual_seed(seed)
     table = torch.arange(1, 1 + rows * blocks, device=device, dtype=torch.int32)

@@ -109,8 +109,9 @@ def select(
     """Choose for every bucket, from the record where there is one; ``on_bucket`` is told the choice and whether it was
     known. ``library``: root of contracts. ``cache``: folder of records; default: the user's cache folder.
     ``stopwatch``: default: that of the executor's device. ``candidates``: default: what library and store offer.
-    Buckets of more sequences than the cache has blocks cannot be filled and stay with the library. No request may be
-    running. Raises RuntimeFailure when the device cannot be used.
+    Buckets of more sequences than the cache has blocks cannot be filled and stay with the library. Cached prefixes in
+    the blocks it needs are forgotten. Raises RuntimeFailure when the device cannot be used, and BlocksHeldError while
+    requests run.
     """
     candidates = candidates or CandidateList(load_library(library).contracts, store, target_of(executor))
     folder = cache or default_root() / "selection"

@@ -21,6 +21,10 @@ class OutOfBlocksError(RuntimeError):
     """More blocks were asked for than are free; callers check first, so this is a bug."""
 
 
+class BlocksHeldError(RuntimeError):
+    """Blocks were to be overwritten while requests hold some. Says what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """What a registered block holds: its tokens after the chain ``parent``."""
@@ -141,6 +145,21 @@ class BlockAllocator:
         self._content[block] = content
         self._cached[key] = block
         return content.id
+
+    def give_up(self, blocks: Sequence[int]) -> None:
+        """Forget what ``blocks`` hold, because somebody is about to write over them and over a step's buffers; no
+        prefix in them is found again.
+
+        Raises BlocksHeldError while requests hold any block at all.
+        """
+        if self.num_used:
+            raise BlocksHeldError(
+                f"running requests hold {self.num_used} blocks of the KV cache; choose kernels before the first "
+                "request or when none is running"
+            )
+        for block in reversed(blocks):
+            self._forget(block)
+            self._free.move_to_end(block, last=False)
 
     def is_shared(self, block: int) -> bool:
         """True where more than one request holds ``block``."""

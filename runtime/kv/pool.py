@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -17,6 +18,8 @@ class KVPool:
     """Keys and values of all layers in one allocation.
 
     ``storage``: ``[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]``; block 0 belongs to nobody.
+    ``before_overwriting`` is called with the blocks that somebody other than a step of requests is about to write: who
+    hands blocks out sets it, to refuse or to forget what they hold.
     """
 
     def __init__(
@@ -24,6 +27,7 @@ class KVPool:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.before_overwriting: Callable[[Sequence[int]], None] = lambda _blocks: None
         shape = (spec.num_layers, 2, num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
         # Zeros, because padding rows read the dummy block and a NaN there would spread to their (unread) outputs;
         # on a CPU untouched pages stay unmapped, so blocks that are never used cost nothing.

@@ -13,7 +13,7 @@ from runtime.engine.engine import Engine
 from runtime.engine.implementations import KernelImplementation
 from runtime.engine.request import SamplingParams
 from runtime.engine.splitting import SPLITTINGS
-from runtime.kv.blocks import DUMMY_BLOCK
+from runtime.kv.blocks import DUMMY_BLOCK, BlocksHeldError
 from runtime.sites import Implementation, Selection, Site
 from tests.runtime.engine.admitted import contracts, right_kernel
 from tests.runtime.engine.checkpoints import greedy
@@ -215,6 +215,34 @@ def test_choosing_leaves_no_trace_in_the_cache_or_the_buffers(bench: Bench) -> N
     for name in ("residual", "x", "q", "attention", "input_ids", "positions", "seq_lens", "out_ids", "last_tokens"):
         assert not getattr(buffers, name).any(), name
     assert torch.equal(buffers.block_table, torch.full_like(buffers.block_table, DUMMY_BLOCK))
+
+
+def test_prefixes_cached_where_kernels_were_tried_are_forgotten_and_others_stay(bench: Bench) -> None:
+    engine, allocator = bench.engine, bench.engine.scheduler.allocator
+    params = SamplingParams(max_tokens=6, ignore_eos=True)
+    prompts = [[3, 1, 4, 1, 5, 9, 2, 6, 5], list(range(20, 60))]
+    first = engine.generate(prompts, params)
+    held = [allocator.match(prompt, most=99) for prompt in prompts]
+    assert all(held)
+    choice = bench.choose(context=9)
+    assert choice.context == 9
+    overwritten = range(1, 1 + 2 * 3)  # two sequences of nine tokens, in blocks of four
+    for prompt, before in zip(prompts, held, strict=True):
+        kept = next((i for i, found in enumerate(before) if found.block in overwritten), len(before))
+        assert allocator.match(prompt, most=99) == before[:kept]
+    assert any(found.block in overwritten for chain in held for found in chain)
+    again = engine.generate(prompts, params)
+    assert [r.token_ids for r in again] == [r.token_ids for r in first]
+    engine.scheduler.sanity_checks()
+
+
+def test_kernels_are_not_tried_while_requests_run(bench: Bench) -> None:
+    bench.engine.add_request(PROMPT, SamplingParams(max_tokens=8, ignore_eos=True))
+    bench.engine.step()
+    with pytest.raises(BlocksHeldError, match="choose kernels before the first request or when none is running"):
+        bench.choose()
+    [output] = [o for o in bench.engine.run() if o.finished]
+    assert output.finished
 
 
 def test_the_context_is_cut_to_what_the_cache_holds_and_the_result_says_so(

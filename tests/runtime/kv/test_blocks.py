@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.kv.blocks import DUMMY_BLOCK, ROOT, BlockAllocator, HostBlocks, OutOfBlocksError
+from runtime.kv.blocks import DUMMY_BLOCK, ROOT, BlockAllocator, BlocksHeldError, HostBlocks, OutOfBlocksError
 
 
 def filled(allocator: BlockAllocator, tokens: list[int]) -> tuple[list[int], list[int]]:
@@ -82,6 +82,21 @@ def test_a_shared_block_is_free_only_when_everyone_has_given_it_back() -> None:
     assert allocator.num_free == 2
     allocator.free(again)
     assert allocator.num_free == 3
+
+
+def test_given_up_blocks_are_found_no_longer_and_are_handed_out_first() -> None:
+    allocator = BlockAllocator(6, 2)
+    blocks = allocator.allocate(3)
+    parent = ROOT
+    for i, block in enumerate(blocks):
+        parent = allocator.register(block, parent, [i, i])
+    with pytest.raises(BlocksHeldError, match="hold 3 blocks"):
+        allocator.give_up([5])
+    allocator.free(blocks)
+    allocator.give_up(blocks[1:])
+    assert [c.block for c in allocator.match([0, 0, 1, 1, 2, 2], 3)] == blocks[:1]
+    allocator.sanity_checks([])
+    assert allocator.allocate(2) == blocks[1:]
 
 
 def test_giving_a_block_back_twice_is_an_error() -> None:
