@@ -28,6 +28,7 @@ from bench.gpu.report import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 LOST, TIMED_OUT = 3, 124
+_LEAST_S = 20  # below this a model does not even get its weights drawn
 
 
 def main() -> int:
@@ -49,6 +50,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--batches", default="1,8,64", help="batch sizes at which graphs are compared with eager")
     parser.add_argument("--step-tokens", type=int, default=8192, help="rows of a step where requests arrive together")
     parser.add_argument("--limit", type=int, default=240, help="seconds a model may take")
+    parser.add_argument("--total", type=int, default=0, help="seconds for all models; those left over are named")
     parser.add_argument("--no-diagnosis", action="store_true", help="do not run a model that lost the device again")
     parser.add_argument("--selections", default=str(Path(tempfile.gettempdir()) / "agentcompile-selections"))
     parser.add_argument("--device", default="cuda", help="cpu, with --models tiny, for trying this script out")
@@ -70,7 +72,13 @@ def run_all(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
     report, start = Report(), time.perf_counter()
+    each = arguments.limit
     for name in arguments.models:
+        if arguments.total:
+            arguments.limit = min(each, arguments.total - (time.perf_counter() - start))
+        if arguments.limit < _LEAST_S:
+            report.add(name, "process", "not started: the time for all models is used up", ok=False)
+            continue
         code = start_model(name, report, arguments)
         if (code == LOST or code < 0) and not arguments.no_diagnosis:
             report.say(f"-- {name} lost the device; once more, call by call")
@@ -98,7 +106,7 @@ def start_model(name: str, report: Report, arguments: argparse.Namespace, *, dia
     for key, value in found.items():
         report.record[f"{key}, call by call" if diagnose and key == name else key] = value
     if code not in (0, 1):
-        why = f"no end after {arguments.limit} s" if code == TIMED_OUT else f"exit code {code}"
+        why = f"no end after {arguments.limit:.0f} s" if code == TIMED_OUT else f"exit code {code}"
         report.add(name, "process", "lost the device" if code == LOST else why, ok=False)
     return code
 
