@@ -72,11 +72,9 @@ def label_of(graph: Graph, structures: Structures, nodes: tuple[str, ...], categ
 
 
 def _product_category(graph: Graph, nodes: tuple[str, ...]) -> Category:
-    """A product with one row of activations streams the weight once: GEMV. Convolutions are opaque."""
+    """A product with one row of activations streams the weight once: GEMV."""
     for node in map(graph.node, nodes):
         if classify(node) is OpClass.MATMUL:
-            if node.target == "aten.convolution":
-                return Category.OPAQUE
             rows = graph.values[node.output].shape[:-1]
             is_batched = node.target in ("aten.bmm", "aten.baddbmm")
             return Category.GEMV if all(size == 1 for size in (rows[-1:] if is_batched else rows)) else Category.GEMM

@@ -44,7 +44,7 @@ _CLASSES = _table(
         OpClass.REDUCTION: "sum mean amax amin max min argmax argmin prod any all var var_mean std logsumexp norm",
         OpClass.SOFTMAX: "_softmax softmax _safe_softmax _log_softmax log_softmax",
         OpClass.NORM: "layer_norm native_layer_norm rms_norm _fused_rms_norm native_group_norm group_norm",
-        OpClass.MATMUL: "linear matmul mm addmm bmm baddbmm convolution",
+        OpClass.MATMUL: "linear matmul mm addmm bmm baddbmm",
         OpClass.ATTENTION: (
             "scaled_dot_product_attention _scaled_dot_product_flash_attention "
             "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "

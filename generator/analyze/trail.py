@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -42,10 +42,10 @@ class Part:
     step: int
 
 
-def origin(graph: Graph, value: str, through: AbstractSet[str] = SAME_ELEMENTS) -> Trail:
-    """The first value on the way back that is made by anything other than these operators."""
+def origin(graph: Graph, value: str, through: AbstractSet[str] = SAME_ELEMENTS, *, until: Container[str] = ()) -> Trail:
+    """The first value on the way back that is made by anything other than these operators, or that is in ``until``."""
     passed: list[str] = []
-    while (node := graph.producer(value)) is not None and node.target in through:
+    while value not in until and (node := graph.producer(value)) is not None and node.target in through:
         passed.append(node.id)
         value = node.inputs[0]
     return Trail(value, tuple(passed))

@@ -22,7 +22,7 @@ class Example:
     """Sizes of the example call of a checkpoint."""
 
     batch: int = 1
-    context: int = 16  # tokens cached before a decode step
+    context: int = 16  # tokens cached before a decode step; one more than a sliding window, where that is more
     length: int = 16  # tokens of an encoder's sequence
 
 
@@ -113,7 +113,7 @@ def _shortened(config: dict[str, Any], layers: int | None) -> dict[str, Any]:
         return config
     short: dict[str, Any] = {}
     for key, value in config.items():
-        if key in ("num_hidden_layers", "n_layers", "depth") and isinstance(value, int):
+        if key in ("num_hidden_layers", "n_layers", "n_layer", "depth") and isinstance(value, int):
             short[key] = min(value, layers)
         elif key == "layer_types" and isinstance(value, list):
             short[key] = value[:layers]
@@ -136,16 +136,20 @@ def _build(config: dict[str, Any]) -> tuple[torch.nn.Module, bool]:
     if config.get("quantization_config"):
         raise ValueError("quantized checkpoints are not supported; use the bfloat16 or float16 one")
     settings = transformers.CONFIG_MAPPING[kind].from_dict(config)
-    settings._attn_implementation = "sdpa"
     names = [str(name) for name in config.get("architectures") or ()]
     named = getattr(transformers, names[0], None) if names else None
-    generates = names[0].endswith(("ForCausalLM", "ForConditionalGeneration")) if names else _is_causal(settings)
+    generates = (
+        names[0].endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")) if names else _is_causal(settings)
+    )
     if named is None:
         named = transformers.AutoModelForCausalLM if generates else transformers.AutoModel
     dtype = _dtype(config)
+    build = getattr(named, "_from_config", None) or named.from_config
     with torch.device("meta"):
-        build = getattr(named, "_from_config", None) or named.from_config
-        model = build(settings, dtype=dtype)
+        try:
+            model = build(settings, dtype=dtype, attn_implementation="sdpa")
+        except (ValueError, ImportError):  # some models bias their scores in a way that the operator cannot
+            model = build(settings, dtype=dtype, attn_implementation="eager")
     return model.eval(), generates
 
 
@@ -177,8 +181,10 @@ def _decode_inputs(model: Any, size: Example) -> tuple[Any, ...]:
     if "mrope_section" in (getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}):
         positions = positions.expand(3, -1, -1).clone()
 
+    context = max(size.context, int(getattr(text, "sliding_window", None) or 0) + 1)
+
     def cached() -> torch.Tensor:
-        return torch.zeros(size.batch, heads, size.context, head_dim, dtype=dtype, device="meta")
+        return torch.zeros(size.batch, heads, context, head_dim, dtype=dtype, device="meta")
 
     return ids, positions, [(cached(), cached()) for _ in range(text.num_hidden_layers)]
 

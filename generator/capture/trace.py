@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,11 +37,24 @@ def trace(
     anything torch.export takes there. Raises whatever the exporter or the module raises.
     """
     shapes = None if dynamic is None else _dynamic_shapes(module, args, kwargs, dynamic)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter warns of its own deprecations
+    with torch.no_grad(), _quiet():
         program = torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False)
         decomposed: torch.export.ExportedProgram = program.run_decompositions(_table())
         return decomposed
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's warnings of its own deprecations, and without its log of what it then raises."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _table() -> Any:

@@ -48,6 +48,8 @@ def _prelude(site: Site, contract: Contract, attention: Attention, heads: Heads)
     q, k = heads.q, heads.k
     if q.rotary is None or k.rotary is None:
         return site.skip(attention.nodes, _NOT_ROTATED)
+    if attention.cached_keys is None and attention.mask.kind in ("none", "given") and attention.queries != 1:
+        return site.skip(attention.nodes, "all tokens see each other and none is cached: an encoder's attention")
     one_input = heads.read_one_input(site, nodes)
     if one_input is not None or q.linear is None:
         return site.skip(attention.nodes, f"one-input: {one_input}")
@@ -146,6 +148,8 @@ def _decode(site: Site, contract: Contract, attention: Attention, _: Heads) -> M
         return site.skip(attention.nodes, "causal-single-query: the query attends to no cached tokens")
     if mask.kind in ("given", "other"):
         return site.skip(attention.nodes, f"causal-single-query: not all cached tokens count, {mask.detail}")
+    if attention.altered_by:
+        return site.skip(attention.nodes, f"the scores also go through {attention.altered_by}")
     through = RESHAPES | EXPANDS | CASTS
     ends = {append.out for append in cached if append is not None}
     trails = [origin(site.graph, value, through) for value in site.graph.crossing(attention.nodes)[0]]

@@ -92,6 +92,8 @@ def _attention(site: Site, contract: Contract, attention: Attention, heads: Head
     reason = _not_bidirectional(attention, heads)
     if reason is not None:
         return site.skip(attention.nodes, reason)
+    if attention.altered_by:
+        return site.skip(attention.nodes, f"bidirectional: the scores also go through {attention.altered_by}")
     if attention.mask.kind == "given":
         return site.skip(attention.nodes, f"bidirectional: padding may be anywhere, {attention.mask.detail}")
     if attention.mask.kind == "other":

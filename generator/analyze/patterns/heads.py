@@ -87,13 +87,13 @@ def _head(site: Site, trail: Trail) -> Head:
 
     def back() -> None:
         nonlocal value
-        further = origin(graph, value, _BACK)
+        further = origin(graph, value, _BACK, until=found.norms)
         value = further.value
         nodes.extend(further.nodes)
 
     late_norm = found.norms.get(value)
     if late_norm is not None:
-        rotated = origin(graph, late_norm.x, _BACK)
+        rotated = origin(graph, late_norm.x, _BACK, until=found.rotaries)
         if rotated.value in found.rotaries:
             nodes.extend((*late_norm.nodes, *rotated.nodes))
             value = rotated.value
@@ -103,7 +103,7 @@ def _head(site: Site, trail: Trail) -> Head:
     if rotary is not None:
         nodes.extend(rotary.nodes)
         value = rotary.x
-        back()
+    back()
     norm = found.norms.get(value)
     if norm is not None:
         nodes.extend(norm.nodes)

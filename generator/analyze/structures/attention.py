@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from generator.analyze.ops import CASTS, EXPANDS, RESHAPES, OpClass, classify
+from generator.analyze.ops import CASTS, ELEMENTWISE, EXPANDS, RESHAPES, OpClass, classify
 from generator.analyze.structures.mask import Mask, mask_of
 from generator.analyze.structures.softmax import Softmax, softmax_at
 from generator.analyze.trail import Trail, made_by, operand, origin
@@ -43,6 +43,7 @@ class Attention:
     queries: Extent
     cached_keys: Append | None = None
     cached_values: Append | None = None
+    altered_by: str = ""  # what changes the scores besides scale and mask, a soft cap for instance
 
 
 def attention_at(graph: Graph, node: Node) -> Attention | None:
@@ -77,6 +78,7 @@ def _spelled_out(graph: Graph, softmax: Softmax) -> Attention | None:
     if operand(user, 0) != value or operand(user, 1) is None:
         return None
     mask: str | None = None
+    altered = ""
     scores = softmax.x
     while True:  # back from the scores to the product of queries and keys
         before = graph.producer(scores)
@@ -89,6 +91,8 @@ def _spelled_out(graph: Graph, softmax: Softmax) -> Attention | None:
             scores, mask = before.inputs
         elif (before.target in ("aten.mul", "aten.div") and len(before.inputs) == 1) or before.target in through:
             scores = before.inputs[0]
+        elif classify(before) in ELEMENTWISE and len(before.inputs) == 1:
+            scores, altered = before.inputs[0], before.op
         else:
             return None
     q, k, v = operand(before, 0), operand(before, 1), operand(user, 1)
@@ -96,7 +100,8 @@ def _spelled_out(graph: Graph, softmax: Softmax) -> Attention | None:
         return None
     out = _joined_heads(graph, user.output, nodes)
     ordered = tuple(sorted(nodes, key=graph.position))
-    return _attention(graph, ordered, q, k, v, mask_of(graph, mask, is_causal=False), out)
+    found = _attention(graph, ordered, q, k, v, mask_of(graph, mask, is_causal=False), out)
+    return found if found is None or not altered else replace(found, altered_by=altered)
 
 
 def _joined_heads(graph: Graph, value: str, nodes: set[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from generator.analyze.ops import CASTS
 from generator.analyze.trail import last_dim, made_by, operand, origin
-from generator.ir import Graph, Node, ValueKind
+from generator.ir import Graph, Node, ValueKind, ValueRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,9 @@ def _spelled_out(graph: Graph, root: Node) -> Norm | None:
     if scaled is None or not isinstance(width, int):
         return None
     nodes |= {addition.id, mean.id, square.id, scaled.id}
+    nodes |= {
+        node.id for node in graph.producers(scaled.id) if node.output != centred and _same(graph, node.output, centred)
+    }
     x, kind = centred, "rms"
     difference = made_by(graph, centred, "aten.sub")
     if difference is not None:
@@ -105,9 +108,24 @@ def _scaled(graph: Graph, root: Node, centred: str) -> Node | None:
     """The product of the rows with the reciprocal root, or their quotient by the root."""
     wanted = "aten.div" if root.target == "aten.sqrt" else "aten.mul"
     for user in graph.users(root.output):
-        if user.target == wanted and set(user.inputs) == {centred, root.output}:
+        others = [value for value in user.inputs if value != root.output]
+        if user.target == wanted and len(others) == 1 and _same(graph, others[0], centred):
             return user
     return None
+
+
+def _same(graph: Graph, first: str, second: str) -> bool:
+    """The same value, or the same operator of the same arguments computed twice."""
+    one, other = graph.producer(first), graph.producer(second)
+    if first == second or one is None or other is None:
+        return first == second
+    return (one.op, one.kwargs) == (other.op, other.kwargs) and (
+        one.args == other.args
+        or all(
+            a == b or (isinstance(a, ValueRef) and isinstance(b, ValueRef) and _same(graph, a.id, b.id))
+            for a, b in zip(one.args, other.args, strict=True)
+        )
+    )
 
 
 def _affine(

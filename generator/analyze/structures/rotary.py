@@ -49,6 +49,9 @@ def rotary_at(graph: Graph, node: Node) -> Rotary | None:
         if joined is not None:
             nodes |= {part.node, joined[0].id, *joined[1]}
             x, out = part.base, joined[0].output
+    elif (empty := _joined_with_nothing(graph, out)) is not None:
+        nodes |= empty[0]
+        out = empty[1]
     head_dim = graph.values[x].shape[-1]
     if not isinstance(head_dim, int):
         return None
@@ -163,6 +166,16 @@ def _rejoined(graph: Graph, out: str, base: str, end: int) -> tuple[Node, frozen
         rest = part_of(graph, items[1]) if len(items) == 2 and items[0] == out else None
         if rest is not None and rest.base == base and (rest.start, rest.end) == (end, graph.values[base].shape[-1]):
             return user, frozenset({rest.node})
+    return None
+
+
+def _joined_with_nothing(graph: Graph, out: str) -> tuple[frozenset[str], str] | None:
+    """A whole head that is rotated, joined with the rest of it, which is empty."""
+    for user in graph.users(out):
+        items = _items(user) if user.target == "aten.cat" else ()
+        if len(items) == 2 and items[0] == out and graph.values[items[1]].shape[-1] == 0:
+            rest = graph.producer(items[1])
+            return frozenset({user.id} | ({rest.id} if rest is not None else set())), user.output
     return None
 
 
