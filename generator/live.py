@@ -1,4 +1,4 @@
-"""A search as it runs, on a terminal: one row a lane; plain lines where there is no terminal."""
+"""Searches as they run, on a terminal: one row a lane; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from generator.journal import Event
 
 
 class LiveView:
-    """Shows events on stderr. Call ``on_event`` from any thread."""
+    """Shows events on stderr. Call ``on_event`` from any thread; ``name`` tells several searches apart."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._quiet = quiet
-        self._rows: dict[int, tuple[str, str]] = {}
-        self._received: dict[int, int] = {}
+        self._rows: dict[tuple[str, int], tuple[str, str]] = {}
+        self._received: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
         self._live: Live | None = None
 
@@ -35,28 +36,31 @@ class LiveView:
         if self._live is not None:
             self._live.stop()
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: Event, name: str = "") -> None:
         """Take one event of a search or its judge."""
         with self._lock:
-            line = self._line(event)
+            line = self._line(event, name)
             if line is None or self._quiet:
                 return
             lane, key, text = line
-            self._rows[lane] = (key, text)
+            self._rows[name, lane] = (key, text)
             if self._live is not None:
                 self._live.update(self._table())
             elif event["event"] != "text":
-                self._console.print(f"{key}: {text}", markup=False, highlight=False, soft_wrap=True)
+                place = f"{name} {key}".strip()
+                self._console.print(f"{place}: {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def _line(self, event: Event) -> tuple[int, str, str] | None:
+    def _line(self, event: Event, name: str) -> tuple[int, str, str] | None:
         lane = int(event.get("lane", -1))
         match event:
+            case {"event": "state", "text": text}:
+                return lane, "", text
             case {"event": "prompt", "key": key, "manifest": manifest}:
-                self._received[lane] = 0
+                self._received[name, lane] = 0
                 return lane, key, f"asked, {manifest['prefix_tokens'] + manifest['history_tokens']} tokens"
             case {"event": "text", "key": key, "text": text}:
-                self._received[lane] = self._received.get(lane, 0) + len(text)
-                return lane, key, f"{self._received[lane]} characters received"
+                self._received[name, lane] = self._received.get((name, lane), 0) + len(text)
+                return lane, key, f"{self._received[name, lane]} characters received"
             case {"event": "reply", "key": key, "completion": completion}:
                 return lane, key, f"reply from {completion['model']}, {len(completion['text'])} characters"
             case {"event": "judging", "key": key, "digest": digest}:
@@ -73,10 +77,11 @@ class LiveView:
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False)
-        table.add_column("question")
-        table.add_column("state")
-        for _, (key, text) in sorted(self._rows.items()):
-            table.add_row(key, text)
+        named = any(name for name, _ in self._rows)
+        for column in (*(("pattern",) if named else ()), "question", "state"):
+            table.add_column(column)
+        for (name, _), (key, text) in sorted(self._rows.items()):
+            table.add_row(*((name,) if named else ()), key, escape(text))
         return table
 
 

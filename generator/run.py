@@ -59,16 +59,33 @@ def run_search(
     wait: float = 0.0,
     quiet: bool = False,
 ) -> tuple[Result, list[str]]:
-    """Play a search to its end and admit what was accepted. Raises SearchFailedError with all state kept."""
+    """Play a search to its end, shown live, and admit what was accepted. Raises SearchFailedError."""
     try:
         source = make_provider(provider, settings=settings, wait=wait)
-        with Journal(work / "journal.jsonl") as journal, LiveView(quiet=quiet) as view:
-            search = Search(plan, source, judge or _machine_judge(plan, view), journal, on_event=view.on_event)
+    except ProviderError as error:
+        raise SearchFailedError(str(error), 2) from None
+    with LiveView(quiet=quiet) as view:
+        return play_search(plan, source, work=work, store=store, judge=judge, on_event=view.on_event)
+
+
+def play_search(
+    plan: Plan,
+    provider: Provider,
+    *,
+    work: Path,
+    store: KernelStore,
+    judge: Judge | None = None,
+    on_event: Callable[[Event], None] = lambda _: None,
+) -> tuple[Result, list[str]]:
+    """Play a search to its end and admit what was accepted. Raises SearchFailedError with all state kept."""
+    try:
+        with Journal(work / "journal.jsonl") as journal:
+            search = Search(plan, provider, judge or _machine_judge(plan, on_event), journal, on_event=on_event)
             try:
                 result = search.run()
                 _write_drafts(plan, result, work)
             finally:  # what was accepted is in the store whether the search ends, waits or is interrupted
-                admitted = _admit_accepted(search, store, view.on_event)
+                admitted = _admit_accepted(search, store, on_event)
             return result, admitted
     except PendingError as error:
         raise SearchFailedError(str(error), 1) from None
@@ -78,12 +95,12 @@ def run_search(
         raise SearchFailedError(f"{error.filename or work}: {error.strerror}", 2) from None
 
 
-def _machine_judge(plan: Plan, view: LiveView) -> Judge:
+def _machine_judge(plan: Plan, on_event: Callable[[Event], None]) -> Judge:
     def judge(candidate: Candidate, seed: int) -> Verdict:
         # Imported with the first candidate: prompts can be written on a machine that could not judge.
         from generator.judging import judge_here
 
-        return judge_here(plan, candidate, seed, on_event=view.on_event)
+        return judge_here(plan, candidate, seed, on_event=on_event)
 
     return judge
 

@@ -95,7 +95,7 @@ def command(
         result, admitted = run_search(
             plan,
             provider=provider,
-            settings=_settings(model, thinking, effort, price, max_usd) if provider == "anthropic" else None,
+            settings=provider_settings(model, thinking, effort, price, max_usd) if provider == "anthropic" else None,
             wait=wait,
             work=work or Path(".agentcompile") / f"{contract}-{target.value}",
             store=kernels,
@@ -108,9 +108,10 @@ def command(
         raise typer.Exit(1)
 
 
-def _settings(
+def provider_settings(
     model: str | None, thinking: str, effort: str | None, price: str | None, max_usd: float | None
 ) -> Settings:
+    """The Messages API's settings from a command's options. Raises Failure."""
     from generator.providers.anthropic import DEFAULT_MODEL, Price, Settings
 
     if thinking not in ("adaptive", "off") and not thinking.isdigit():

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "review": ("kb.cli.review", "One report for a pull request."),
     "render": ("generator.cli.render", "Print the prompt for a contract."),
     "generate": ("generator.cli.generate", "Run generation rounds for one contract."),
+    "regenerate": ("generator.cli.regenerate", "Kernels for a whole model: reuse, search, measure."),
     "distill": ("generator.cli.distill", "Draft principles from a reference kernel."),
     "validate": ("validator.cli.validate", "Judge a candidate kernel."),
     "kernels": ("kb.cli.kernels", "Look after the kernel store."),

@@ -34,13 +34,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure decoding: milliseconds a token and output tokens a second, arms interleaved in one run."""
-    matched = _WORKLOAD.fullmatch(workload)
-    if matched is None:
-        raise Failure(f"--workload '{workload}': expected iN/oM, such as i128/o512")
-    if int(matched[2]) < 2:
-        raise Failure(
-            f"--workload '{workload}': a token's time is that between two; ask for 2 tokens of output or more"
-        )
+    prompt, output = parse_workload(workload)
     wanted = [p for p in peers.split(",") if p]
     unknown = [p for p in wanted if p not in _PEERS]
     if unknown:
@@ -49,8 +43,8 @@ def command(
         raise Failure("peers are measured with one request; leave --requests or --peers out")
     rows = _measure(
         model_dir,
-        int(matched[1]),
-        int(matched[2]),
+        prompt,
+        output,
         requests,
         rounds,
         wanted,
@@ -64,6 +58,16 @@ def command(
         print(json.dumps(rows, indent=2))
     else:
         _print(rows, f"{workload}, {requests} request{'s' if requests > 1 else ''}")
+
+
+def parse_workload(text: str) -> tuple[int, int]:
+    """Prompt and output tokens of ``iN/oM``. Raises Failure."""
+    matched = _WORKLOAD.fullmatch(text)
+    if matched is None:
+        raise Failure(f"--workload '{text}': expected iN/oM, such as i128/o512")
+    if int(matched[2]) < 2:
+        raise Failure(f"--workload '{text}': a token's time is that between two; ask for 2 tokens of output or more")
+    return int(matched[1]), int(matched[2])
 
 
 def _measure(
