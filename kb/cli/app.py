@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("generator.cli.generate", "Run generation rounds for one contract."),
     "regenerate": ("generator.cli.regenerate", "Kernels for a whole model: reuse, search, measure."),
     "distill": ("generator.cli.distill", "Draft principles from a reference kernel."),
+    "compile": ("generator.cli.compile", "Compile a module to kernels that are judged, and a folder that builds."),
     "validate": ("validator.cli.validate", "Judge a candidate kernel."),
     "kernels": ("kb.cli.kernels", "Look after the kernel store."),
     "run": ("runtime.cli.run", "Run a model on a prompt."),
