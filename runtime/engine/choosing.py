@@ -1,14 +1,19 @@
 """Choosing implementations by measurement, inside the step they will run in.
 
 For each batch bucket, site by site, every candidate replaces what runs there now and the whole step is timed against
-it, interleaved; on a GPU both are CUDA graphs. A candidate qualifies when the step takes at most MU times as long, and
-the fastest qualified one stays. Measured alone, kernels promise about twice what a step gives: the neighbours' cache
-contents, launch overlap and tails count here and nowhere else.
+it, interleaved; on a GPU both are CUDA graphs. Measured alone, kernels promise about twice what a step gives: the
+neighbours' cache contents, launch overlap and tails count here and nowhere else.
+
+The neighbours are choices too. A kernel that starts its loads before its predecessor has ended gains nothing beside a
+library call, and is then a little slower than its rivals. So a candidate *qualifies* when the step takes at most MU
+times as long as with what it replaces, and the fastest at its turn stays for the time being. Then every site is looked
+at again among those that qualified, in the faster of two steps: the one just chosen, and the one with an admitted
+kernel wherever one qualified. The library always qualifies, so that nothing slower than it stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,6 +21,7 @@ import torch
 from kb.dtype import Target
 from runtime.engine.agreement import disagreement
 from runtime.engine.executor import Executor
+from runtime.engine.program import Program
 from runtime.engine.rehearsal import rehearsal
 from runtime.errors import RuntimeFailure
 from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site, SiteCall, Splitting
@@ -23,6 +29,8 @@ from runtime.stopwatch import stopwatch_for
 from runtime.timing import Arm, Effort, Stopwatch, time_interleaved
 
 MU = 1.04
+# Of the first look's seconds, what a second one may take.
+_SECOND_LOOK = 0.5
 EFFORT = Effort(relative_error=0.002, min_rounds=7, max_rounds=60, seconds=1.5)
 
 Candidates = Callable[[Site], Sequence[Implementation]]
@@ -89,83 +97,144 @@ def choose_bucket(
     run.
     """
     selection = executor.selection
-    stopwatch = stopwatch or stopwatch_for(_target(executor))
-    program = executor.build(bucket, greedy=True, selection=Selection(selection.library))
+    library = selection.library
+    look = _Look(executor, candidates, bucket, effort, stopwatch or stopwatch_for(_target(executor)))
+    program = look.program({})
     sites = list(dict.fromkeys(c.site for c in program.calls if c.site.operation in CONTRACT_OPERATIONS))
-    chosen: dict[Site, Implementation] = {}
-    found = []
+    picks: dict[Site, _Pick] = {}
     with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context) as length:
-        for site in sites:
-            choice, best = _choose_site(executor, candidates, site, chosen, bucket, effort, stopwatch)
-            found.append(choice)
-            for place, implementation in best.items():
-                chosen[place] = implementation
-                selection.choose(place, implementation)
-                if place != site:  # a part of the splitting that won
-                    name, digest = implementation.name, implementation.digest
-                    found.append(SiteChoice(place, name, digest, (Trial(name, digest),)))
-        before = executor.build(bucket, greedy=True, selection=Selection(selection.library))
-        after = executor.build(bucket, greedy=True, selection=Selection(selection.library, dict(chosen)))
-        arms = {"library": Arm((before.run,)), "chosen": Arm((after.run,))}
-        timings = time_interleaved(arms, stopwatch, effort)
+        looked = {site: look.first(site, picks) for site in sites}
+        look.again(looked, picks)
+        arms = {"library": Arm((look.program({}).run,)), "chosen": Arm((look.program(picks).run,))}
+        timings = time_interleaved(arms, look.stopwatch, effort)
+    found = []
+    for site, seen in looked.items():
+        pick = picks[site]
+        found.append(SiteChoice(site, pick.name, pick.digest, tuple(seen.trials)))
+        for place, implementation in pick.used.items():
+            selection.choose(place, implementation)
+            if place != site:  # a part of the splitting that won
+                name, digest = implementation.name, implementation.digest
+                found.append(SiteChoice(place, name, digest, (Trial(name, digest),)))
+    for site in sites:
+        if picks[site].name == library.name:
+            selection.chosen.pop(site, None)
     executor.forget_programs()
     return BucketChoice(bucket, length, timings["library"].median_us, timings["chosen"].median_us, tuple(found))
 
 
-def _choose_site(
-    executor: Executor,
-    candidates: Candidates,
-    site: Site,
-    chosen: dict[Site, Implementation],
-    bucket: int,
-    effort: Effort,
-    stopwatch: Stopwatch,
-) -> tuple[SiteChoice, dict[Site, Implementation]]:
-    """The choice for ``site``, and what to use where: nothing when the library stays."""
-    library = executor.selection.library
-    before = executor.build(bucket, True, Selection(library, dict(chosen)))
-    call = next(c for c in before.calls if c.site == site)
-    trials: list[Trial] = []
-    running: dict[str, dict[Site, Implementation]] = {}
-    arms = {library.name: Arm((before.run,))}
-    for candidate in candidates(site):
-        trial = Trial(candidate.name, candidate.digest)
-        try:
-            used = {site: candidate, **_parts(candidate, call, candidates, chosen)}
-            tried = Selection(library, {**chosen, **used}, allow_fallback=False)
-            program = executor.build(bucket, greedy=True, selection=tried)
-            parts = candidate.parts(call) if isinstance(candidate, Splitting) else [call]
-            wrong = _wrong(parts, used, library)
-            if wrong is not None:
-                trials.append(replace(trial, failure=wrong))
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """What runs at a site: its name, and which implementation at which place (none for the library)."""
+
+    name: str
+    digest: str | None
+    used: dict[Site, Implementation]
+
+
+@dataclass(slots=True)
+class _Looked:
+    """What is known about a site: all trials, and what qualified, the library first."""
+
+    trials: list[Trial]
+    qualified: list[_Pick]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Times steps of one bucket that differ in what runs at one site."""
+
+    executor: Executor
+    candidates: Candidates
+    bucket: int
+    effort: Effort
+    stopwatch: Stopwatch
+
+    def program(self, picks: Mapping[Site, _Pick], *, allow_fallback: bool = True) -> Program:
+        """The step with ``picks`` in place and the library elsewhere."""
+        chosen = {place: one for pick in picks.values() for place, one in pick.used.items()}
+        selection = Selection(self.executor.selection.library, chosen, allow_fallback=allow_fallback)
+        return self.executor.build(self.bucket, greedy=True, selection=selection)
+
+    def first(self, site: Site, picks: dict[Site, _Pick]) -> _Looked:
+        """Try every candidate at ``site`` with the choices before it in place; the fastest is added to ``picks``."""
+        library = self.executor.selection.library
+        before = self.program(picks)
+        call = next(c for c in before.calls if c.site == site)
+        trials: list[Trial] = []
+        running = {library.name: _Pick(library.name, library.digest, {})}
+        arms = {library.name: Arm((before.run,))}
+        for candidate in self.candidates(site):
+            trial = Trial(candidate.name, candidate.digest)
+            try:
+                chosen = {place for pick in picks.values() for place in pick.used}
+                used = {site: candidate, **_parts(candidate, call, self.candidates, chosen)}
+                pick = _Pick(candidate.name, candidate.digest, used)
+                program = self.program({**picks, site: pick}, allow_fallback=False)
+                parts = candidate.parts(call) if isinstance(candidate, Splitting) else [call]
+                wrong = _wrong(parts, used, library)
+                if wrong is not None:
+                    trials.append(replace(trial, failure=wrong))
+                    continue
+                program.run()
+                _synchronize(self.executor)
+            except Exception as error:  # whatever a candidate raises, the others must be tried
+                _require_alive(self.executor, f"{candidate.name} ({candidate.digest or 'no kernel'})", site, error)
+                reason = " ".join(str(error).split())[:300] or type(error).__name__
+                trials.append(replace(trial, failure=reason))
                 continue
-            program.run()
-            _synchronize(executor)
-        except Exception as error:  # whatever a candidate raises, the others must be tried
-            _require_alive(executor, f"{candidate.name} ({candidate.digest or 'no kernel'})", site, error)
-            trials.append(replace(trial, failure=" ".join(str(error).split())[:300] or type(error).__name__))
-            continue
-        running[candidate.name] = used
-        arms[candidate.name] = Arm((program.run,))
-        trials.append(trial)
-    if not running:
-        return SiteChoice(site, library.name, library.digest, tuple(trials)), {}
-    try:
-        timings = time_interleaved(arms, stopwatch, effort)
-    except Exception as error:
-        _require_alive(executor, f"one of {', '.join(arms)}", site, error)
-        raise
-    base = timings[library.name].median_us
-    timed = [t if t.failure else replace(t, step_us=timings[t.name].median_us, rival_us=base) for t in trials]
-    qualified = [n for n in running if timings[n].median_us <= MU * base]
-    best = min([library.name, *qualified], key=lambda n: timings[n].median_us)
-    used = running.get(best, {})
-    digest = used[site].digest if used else None
-    return SiteChoice(site, best, digest, (Trial(library.name, library.digest, base, base), *timed)), used
+            running[candidate.name] = pick
+            arms[candidate.name] = Arm((program.run,))
+            trials.append(trial)
+        if len(running) == 1:
+            picks[site] = running[library.name]
+            return _Looked(trials, [picks[site]])
+        times = self._time(arms, site, self.effort)
+        base = times[library.name]
+        seen = [t if t.failure else replace(t, step_us=times[t.name], rival_us=base) for t in trials]
+        qualified = [pick for name, pick in running.items() if times[name] <= MU * base]
+        picks[site] = min(qualified, key=lambda pick: times[pick.name])
+        return _Looked([Trial(library.name, library.digest, base, base), *seen], qualified)
+
+    def again(self, looked: Mapping[Site, _Looked], picks: dict[Site, _Pick]) -> None:
+        """Decide every site once more among what qualified, with all the others' choices in place."""
+        open_sites = {site: seen for site, seen in looked.items() if len(seen.qualified) > 1}
+        if len(open_sites) < 2:
+            return  # a site alone was decided in the step it runs in
+        effort = replace(self.effort, seconds=self.effort.seconds * _SECOND_LOOK)
+        kernels = {**picks, **{site: kernel for site, seen in open_sites.items() if (kernel := _kernel(seen))}}
+        if any(kernels[site] is not pick for site, pick in picks.items()):
+            arms = {"chosen": Arm((self.program(picks).run,)), "kernels": Arm((self.program(kernels).run,))}
+            times = self._time(arms, next(iter(open_sites)), effort)
+            if times["kernels"] < times["chosen"]:
+                picks.update(kernels)
+        for site, seen in open_sites.items():
+            steps = {pick.name: Arm((self.program({**picks, site: pick}).run,)) for pick in seen.qualified}
+            times = self._time(steps, site, effort)
+            rival = times[picks[site].name]
+            seen.trials = [
+                replace(t, step_us=times[t.name], rival_us=rival) if t.name in times else t for t in seen.trials
+            ]
+            picks[site] = min(seen.qualified, key=lambda pick: times[pick.name])
+
+    def _time(self, arms: Mapping[str, Arm], site: Site, effort: Effort) -> dict[str, float]:
+        """Median microseconds of each of ``arms``, interleaved."""
+        try:
+            timings = time_interleaved(arms, self.stopwatch, effort)
+        except Exception as error:
+            _require_alive(self.executor, f"one of {', '.join(arms)}", site, error)
+            raise
+        return {name: timing.median_us for name, timing in timings.items()}
+
+
+def _kernel(seen: _Looked) -> _Pick | None:
+    """The admitted kernel that qualified with the shortest step, if any did."""
+    times = {t.name: t.step_us for t in seen.trials if t.step_us is not None}
+    return min((p for p in seen.qualified if p.digest), key=lambda p: times[p.name], default=None)
 
 
 def _parts(
-    candidate: Implementation, call: SiteCall, candidates: Candidates, chosen: dict[Site, Implementation]
+    candidate: Implementation, call: SiteCall, candidates: Candidates, chosen: Collection[Site]
 ) -> dict[Site, Implementation]:
     """For a splitting, what its parts run on: the first admitted kernel of each contract, else its first baseline."""
     if not isinstance(candidate, Splitting):

@@ -25,14 +25,14 @@ from kb.store.durable import replace_file
 from runtime.baselines import available_baselines
 from runtime.compile_cache import default_root
 from runtime.device import device_for
-from runtime.engine.choosing import BucketChoice, SiteChoice, Trial, choose_bucket
+from runtime.engine.choosing import MU, BucketChoice, SiteChoice, Trial, choose_bucket
 from runtime.engine.executor import Executor
 from runtime.engine.implementations import BaselineImplementation, KernelImplementation
 from runtime.engine.splitting import SPLITTINGS
 from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site
 from runtime.timing import Stopwatch
 
-FORMAT = 1
+FORMAT = 2
 DEFAULT_CONTEXT = 1024
 
 # The engine's own library path is torch; a baseline that only wraps it again is no rival.
@@ -209,4 +209,5 @@ def _why(trial: Trial, site: SiteChoice) -> str:
         return trial.failure
     if trial.name == site.chosen:
         return "fastest step" if len(site.trials) > 1 else "nothing else was tried"
-    return "slower step"
+    gain = trial.gain
+    return "slower step" if gain is None or gain * MU >= 1 else f"step more than {MU} times as long"

@@ -20,6 +20,7 @@ from tests.runtime.engine.checkpoints import greedy
 from tests.runtime.engine.conftest import Checkpoint
 from tests.runtime.engine.virtual_time import (
     QUICK,
+    Chained,
     Clock,
     Spoiling,
     Taking,
@@ -123,6 +124,42 @@ def test_later_sites_are_timed_in_a_step_with_the_earlier_choices(bench: Bench) 
     [library, down] = at(bench.choose(), "gated_mlp_down").trials
     assert library.step_us == pytest.approx(STEP_US - 18)
     assert down.step_us == pytest.approx(STEP_US - 36)
+
+
+def chain(bench: Bench, *operations: str, us: float = 11.0, after: float = 4.0) -> None:
+    """Offer kernels that take ``us`` beside anything else, and ``after`` behind each other."""
+    ends: list[int] = []
+    for operation in operations:
+        bench.offer(operation, Chained(bench.clock, f"kernel of {operation}", us, after, ends))
+
+
+def test_kernels_that_pay_only_beside_each_other_are_found(bench: Bench) -> None:
+    chain(bench, "gated_mlp_up", "gated_mlp_down")  # each alone makes the step 1.5 % longer
+    choice = bench.choose()
+    assert bench.chosen == {op: f"kernel of {op}" for op in ("gated_mlp_up", "gated_mlp_down")}
+    assert choice.library_us - choice.step_us == pytest.approx(3 * (20 - 11 - 4))
+    assert at(choice, "gated_mlp_down").digest == "c" * 64
+
+
+def test_a_kernel_that_loses_by_more_than_the_allowance_is_not_looked_at_again(bench: Bench) -> None:
+    chain(bench, "gated_mlp_up", "gated_mlp_down", us=14.0, after=1.0)  # 3 * 4 µs of 230 are more than 4 %
+    assert at(bench.choose(), "gated_mlp_up").chosen == "library"
+    assert bench.chosen == {}
+
+
+def test_a_chain_that_does_not_pay_leaves_the_library(bench: Bench) -> None:
+    chain(bench, "gated_mlp_up", "gated_mlp_down", us=11.0, after=9.5)
+    choice = bench.choose()
+    assert bench.chosen == {}
+    assert choice.step_us == choice.library_us
+
+
+def test_a_second_choice_replaces_the_first(bench: Bench) -> None:
+    bench.offer("gated_mlp_up", bench.taking(4, "fast"))
+    bench.choose()
+    bench.offer("gated_mlp_up", bench.taking(14, "slow"))
+    bench.choose()
+    assert bench.chosen == {}
 
 
 def test_a_wrong_candidate_is_never_timed_and_its_tensor_is_named(bench: Bench) -> None:

@@ -218,4 +218,4 @@ def test_the_table_says_for_every_trial_why(model: Model) -> None:
     up = [r for r in rows if r["operation"] == "gated_mlp_up"]
     assert [(r["candidate"], r["why"], r["step_us"]) for r in up] == [("library", "nothing else was tried", None)]
     [library, split] = [r for r in rows if r["operation"] == "attention_prelude"]
-    assert (library["why"], split["why"]) == ("fastest step", "slower step")
+    assert (library["why"], split["why"]) == ("fastest step", "step more than 1.04 times as long")

@@ -59,6 +59,31 @@ class Taking:
         return run
 
 
+@dataclass(frozen=True)
+class Chained:
+    """Does what the library does in ``us``, or in ``after`` where the call before was one of the same ``chain``: a
+    kernel whose loads start before its predecessor has ended, if that lets it."""
+
+    clock: Clock
+    name: str
+    us: float
+    after: float
+    chain: list[int]
+    digest: str | None = "c" * 64
+
+    def bind(self, call: SiteCall) -> Bound:
+        """See ``Implementation.bind``."""
+        bound = Library().bind(call)
+
+        def run() -> None:
+            bound()
+            follows = self.chain and self.chain[-1] == self.clock.now_ns
+            self.clock.now_ns += round(1000 * (self.after if follows else self.us))
+            self.chain[:] = [self.clock.now_ns]
+
+        return run
+
+
 def slow_library(clock: Clock) -> Taking:
     """The library path at 10 µs a call; the projections of split sites take 1 µs."""
     return Taking(clock, 10.0, "library", by_operation={"project_heads": 1.0, "linear": 1.0})
