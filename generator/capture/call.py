@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from generator.capture.convert import convert
 from generator.capture.problem import Problem, problem_of_exception
 from generator.capture.trace import trace
-from generator.ir import Graph
+from generator.ir import Graph, Value
 
 _NOTHING = Graph((), {}, (), ())
 
@@ -125,11 +126,18 @@ def _callable_children(module: torch.nn.Module, path: str = "") -> Iterator[tupl
 
 def _in_graph(graph: Graph) -> Iterator[Problem]:
     """Operators of a captured graph that no kernel can replace: another library's, control flow, sizes from data."""
+    decided: set[str] = set()
     for node in graph.nodes:
+        fresh = {size for value in node.outputs for size in _sizes_from_data(graph.values[value])} - decided
+        decided |= fresh
         namespace = node.op.split(".", 1)[0]
         if namespace == "higher_order":
             yield Problem(node.op, "control flow inside the graph; runs in the framework", node.where, node.module)
         elif namespace not in ("aten", "prims", "_operator", "math", "torch"):
             yield Problem(node.op, "an operator of another library; runs in the framework", node.where, node.module)
-        elif node.target in ("aten._local_scalar_dense", "aten.item", "aten.nonzero"):
+        elif fresh or node.target == "aten._local_scalar_dense":
             yield Problem(node.op, "a size or number decided by data; runs in the framework", node.where, node.module)
+
+
+def _sizes_from_data(value: Value) -> set[str]:
+    return set(re.findall(r"\bu\d+\b", " ".join(map(str, value.shape))))

@@ -43,9 +43,10 @@ def capture_config(
     size = example or Example()
     try:
         model, is_decoder = _build(_shortened(dict(config), layers))
-    except (ImportError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+    except Exception as error:  # a config may fail anywhere in the code of its family
         place = where / "config.json" if where is not None else "the config"
-        raise CheckpointError(f"{place}: transformers cannot build this model: {error}") from None
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(f"{place}: transformers cannot build this model: {text}") from None
     if is_decoder:
         return capture(DecodeStep(model), _decode_inputs(model, size), prefix="model.")
     return capture(EncoderForward(model), _encoder_inputs(model, size), prefix="model.")
@@ -135,6 +136,7 @@ def _build(config: dict[str, Any]) -> tuple[torch.nn.Module, bool]:
         raise ValueError(f"model_type '{kind}' is unknown to transformers {transformers.__version__}")
     if config.get("quantization_config"):
         raise ValueError("quantized checkpoints are not supported; use the bfloat16 or float16 one")
+    dtype = _dtype(config)
     settings = transformers.CONFIG_MAPPING[kind].from_dict(config)
     names = [str(name) for name in config.get("architectures") or ()]
     named = getattr(transformers, names[0], None) if names else None
@@ -143,7 +145,6 @@ def _build(config: dict[str, Any]) -> tuple[torch.nn.Module, bool]:
     )
     if named is None:
         named = transformers.AutoModelForCausalLM if generates else transformers.AutoModel
-    dtype = _dtype(config)
     build = getattr(named, "_from_config", None) or named.from_config
     with torch.device("meta"):
         try:

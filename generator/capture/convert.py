@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from generator.capture.problem import location_of_trace
-from generator.ir import Arg, Extent, Graph, Node, Size, Value, ValueKind, ValueRef
+from generator.ir import Arg, Extent, Graph, Node, Size, Value, ValueKind, ValueRef, product
 
 _KINDS = {
     InputKind.USER_INPUT: ValueKind.INPUT,
@@ -140,9 +141,10 @@ class _Conversion:
         shared = schema.returns[min(index, len(schema.returns) - 1)].alias_info
         if shared is None:
             return None
+        of_list = "List" in str(schema.returns[0].type)  # the annotation is on the elements, and its names out of reach
         for position, argument in enumerate(schema.arguments):
             info = argument.alias_info
-            if info is None or not (set(info.before_set) & set(shared.before_set)):
+            if info is None or not (of_list or set(info.before_set) & set(shared.before_set)):
                 continue
             given = fx.args[position] if position < len(fx.args) else fx.kwargs.get(argument.name)
             if isinstance(given, torch.fx.Node) and given.name in self._names:
@@ -164,23 +166,28 @@ class _Conversion:
 
     def _writes(self, returned: tuple[Any, ...]) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         by_target = {value.name: value.id for value in self._values.values() if value.kind is not ValueKind.COMPUTED}
-        nodes: list[Node] = []
+        writes: list[tuple[str, str]] = []  # what is overwritten, and with what
         outputs: list[str] = []
         for spec, item in zip(self._program.graph_signature.output_specs, returned, strict=True):
             if not isinstance(item, torch.fx.Node) or item.name not in self._names:
                 continue
             value = self._names[item.name]
             if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION) and spec.target is not None:
-                target = by_target.get(self._short(spec.target)) or self._names[spec.target]
-                if target != value:
-                    args = (ValueRef(target), ValueRef(value))
-                    producer = self._values[value].producer
-                    module = next((self._module(n) for n in self._program.graph.nodes if n.name == producer), "")
-                    name = f"write_{len(nodes)}"
-                    nodes.append(Node(name, "aten.copy_.default", args, mutates=(target,), module=module))
+                writes.append((by_target.get(self._short(spec.target)) or self._names[spec.target], value))
             else:
                 outputs.append(value)
-        return tuple(nodes), tuple(outputs)
+        copies, nodes = [], []
+        overwritten = {target for target, _ in writes}
+        for index, (target, value) in enumerate(write for write in writes if write[0] != write[1]):
+            source = self._values[value]
+            if (source.alias_of or source.id) in overwritten:  # an earlier write must not change what this one reads
+                copied = replace(source, id=f"kept_{index}", producer=f"kept_{index}", kind=ValueKind.COMPUTED)
+                self._values[copied.id] = replace(copied, alias_of=None, name="")
+                copies.append(Node(copied.id, "aten.clone.default", (ValueRef(value),), outputs=(copied.id,)))
+                value = copied.id
+            args = (ValueRef(target), ValueRef(value))
+            nodes.append(Node(f"write_{index}", "aten.copy_.default", args, mutates=(target,)))
+        return (*copies, *nodes), tuple(outputs)
 
     def _value(
         self, name: str, tensor: torch.Tensor, kind: ValueKind, producer: str | None, alias_of: str | None = None
@@ -227,7 +234,11 @@ class _Conversion:
         text = str(getattr(expression, "expr", expression))
         if text.lstrip("-").isdigit():
             return int(text)
-        return re.sub(r"\b[suz]\d+\b", lambda match: self._symbol(match[0]), text)
+        renamed = re.sub(r"\b[suz]\d+\b", lambda match: self._symbol(match[0]), text)
+        if not re.fullmatch(r"[\w*]+", renamed):
+            return renamed
+        factors: list[Extent] = [int(factor) if factor.isdigit() else factor for factor in renamed.split("*")]
+        return functools.reduce(product, factors)
 
     def _symbol(self, exported: str) -> str:
         if exported not in self._symbols:

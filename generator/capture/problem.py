@@ -10,15 +10,8 @@ from pathlib import Path
 from generator.ir import Location
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
-# Frames of these are machinery: the line a reader can change is above them.
-_MACHINERY = (
-    "/torch/",
-    "/generator/capture/",
-    "/functools.py",
-    "/contextlib.py",
-    "/transformers/utils/",
-    "<eval_with_key>",
-)
+# Frames of these are machinery: the line a reader can change is above them. Code made at run time has no file.
+_MACHINERY = ("/torch/", str(Path(__file__).parent), "/functools.py", "/contextlib.py", "/transformers/utils/", "<")
 
 
 @dataclass(frozen=True, slots=True)
