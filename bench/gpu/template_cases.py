@@ -5,7 +5,7 @@ templates break: widths that fill no tile or pack, a contraction with a tail, on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from generator.kernel_templates.parameters import (
     ElementwiseParameters,
@@ -36,7 +36,7 @@ from kb.dtype import STORAGE_DTYPES, DType, Target
 from kb.expr import Expr
 from kb.principle import Status
 from runtime.baselines.registry import FRAMEWORK
-from runtime.programs import Content, Input, Layout, Output, Program, Ref, Size, Step, register_program
+from runtime.programs import Content, Input, Layout, Output, Program, Ref, Size, Step, find_program, register_program
 from validator.references import PROGRAM
 
 ROWS_BY_COLUMNS = ("num_rows", "num_columns")
@@ -61,6 +61,23 @@ def cases() -> dict[str, Case]:
     """Every case by name. Their programs are registered in this process."""
     made = (_chain(), _transposed(), _mean(), _largest(), _softmax(), _layer_norm(), linear(), _ragged_linear())
     return {case.name: case for case in made}
+
+
+def runtime_cases() -> dict[str, Case]:
+    """The same with sizes that are arguments: all but what a product must know when it is compiled."""
+    return {f"{case.name}_at_run_time": _at_run_time(case) for case in cases().values()}
+
+
+def _at_run_time(case: Case) -> Case:
+    old = case.contract
+    fixed = ("num_outputs", "num_inputs")
+    dims = {n: d if n in fixed else d.model_copy(update={"kind": DimKind.RUNTIME}) for n, d in old.dims.items()}
+    contract = old.model_copy(update={"id": f"{old.id}_at_run_time", "dims": dims})
+    program = find_program(old.id)
+    assert program is not None  # _contract registered it
+    register_program(contract.id, program)
+    cuda = tuple(p for p in case.cuda if not (isinstance(p, RowParameters) and p.keep)) or case.cuda
+    return replace(case, name=f"{case.name}_at_run_time", contract=contract, cuda=cuda)
 
 
 _POINTS = (ElementwiseParameters(8, 256), ElementwiseParameters(2, 128), ElementwiseParameters(1, 256))

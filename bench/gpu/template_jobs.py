@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.template_cases import Case, cases, plain_product
+from bench.gpu.template_cases import Case, cases, plain_product, runtime_cases
 from generator.kernel_templates.contracts import template_candidates
 from generator.kernel_templates.legality import legal
 from generator.kernel_templates.parameters import Parameters
@@ -69,12 +69,12 @@ def start(cache: Path) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     _state["cache"] = CompileCache(cache)
     _state["contracts"] = load_library(library_root()).contracts
-    _state["cases"] = cases()
+    _state["cases"] = cases() | runtime_cases()
 
 
 def case_jobs() -> Iterator[Judged]:
     """Every case with each of its parameters, in full."""
-    for case in cases().values():
+    for case in (cases() | runtime_cases()).values():
         yield from (Judged(case.name, i, False, False) for i in range(len(case.cuda)))
 
 

@@ -37,7 +37,7 @@ def gemv_stage(
     body = [
         *head(spec, p, split, runtime),
         "const int first_row = (blockIdx.x * GROUPS + warp / SPLIT) * ROWS, first_token = blockIdx.y * TOKENS;",
-        "if (first_row < N) {",
+        "if (first_row < N && first_token < M) {",
         *("  " + x for x in products(spec)),
         "  if (lane == 0)",
         "#pragma unroll",
