@@ -186,7 +186,8 @@ def _run_baseline(
     device = next(t.device for t in inputs.tensors.values() if t is not None)
     there = device if where is None else torch.device(where)
     for baseline in baselines:
-        own = inputs.clone() if there == device else inputs.to(there)
+        # By kind: "cuda" is "cuda:0", and a tensor that is there already is not copied.
+        own = inputs.clone() if there.type == device.type else inputs.to(there)
         work = own.with_tensors(allocate_outputs(contract, dims, storage, there))
         try:
             call = baseline.prepare(contract, dims, storage, work.tensors, work.scalars)

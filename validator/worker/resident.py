@@ -126,16 +126,15 @@ class Resident:
         """Tried once at once: what cannot run here must not be held against a candidate later."""
         import torch
 
-        from runtime.errors import RuntimeFailure
         from runtime.launch_cuda import CudaModule
 
         wanted = pickle.loads(base64.b64decode(dirtying))  # noqa: S301 - from the judge, authenticated
         try:
             call = CudaModule(wanted.image, wanted.launches, wanted.device).bind((), {}, None)
             call()
-        except RuntimeFailure as error:
-            return {"runs": False, "why": str(error)}
-        torch.cuda.synchronize()
+            torch.cuda.synchronize()
+        except Exception as error:
+            return {"runs": False, "why": str(error)[:2000]}
         self._dirty = call
         return {"runs": True}
 
