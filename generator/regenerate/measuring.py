@@ -19,7 +19,7 @@ from runtime.engine.workload import Measured, Workload, engine_arm, measure
 from runtime.models.weights import DecoderWeights, load_weights
 from runtime.sites import Selection
 
-LIBRARY, BEFORE, AFTER = "library path", "before", "now"
+LIBRARY_PATH, BEFORE, NOW = "library path", "before", "now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +76,31 @@ def measure_model(setup: Setup, begun: datetime, decoding: Decoding, *, selectio
 def _bucket(
     setup: Setup, weights: DecoderWeights, size: int, begun: datetime, decoding: Decoding, selections: Path | None
 ) -> Bucket:
-    stores: dict[str, KernelStore | None] = {
-        LIBRARY: None,
-        BEFORE: StoreAsOf(setup.store.root, begun),
-        AFTER: setup.store,
-    }
-    engines = {name: _engine(setup, weights, size, decoding) for name in stores}
+    stores: dict[str, KernelStore] = {NOW: setup.store}
+    before = StoreAsOf(setup.store.root, begun)
+    if _verdicts(before, setup) != _verdicts(setup.store, setup):
+        stores = {BEFORE: before, NOW: setup.store}
+    engines = {name: _engine(setup, weights, size, decoding) for name in (LIBRARY_PATH, *stores)}
     try:
         choices = {
             name: select(
-                engine.executor,
+                engines[name].executor,
                 setup.library.root,
-                store=stores[name],
+                store=store,
                 buckets=(size,),
                 context=decoding.prompt + decoding.output // 2,
                 cache=selections,
             )[0]
-            for name, engine in engines.items()
-            if name != LIBRARY
+            for name, store in stores.items()
         }
-        arms = [LIBRARY, *([BEFORE] if _chosen(choices[BEFORE]) != _chosen(choices[AFTER]) else []), AFTER]
+        if BEFORE in choices and _chosen(choices[BEFORE]) == _chosen(choices[NOW]):
+            engines.pop(BEFORE).close()
         work = Workload(decoding.prompt, decoding.output, size, setup.spec.vocab_size)
-        measured = measure({name: engine_arm(engines[name], work) for name in arms}, decoding.rounds)
+        measured = measure({name: engine_arm(engine, work) for name, engine in engines.items()}, decoding.rounds)
     finally:
         for engine in engines.values():
             engine.close()
-    return Bucket(size, choices[AFTER], measured)
+    return Bucket(size, choices[NOW], measured)
 
 
 def _engine(setup: Setup, weights: DecoderWeights, size: int, decoding: Decoding) -> Engine:
@@ -119,3 +118,9 @@ def _engine(setup: Setup, weights: DecoderWeights, size: int, decoding: Decoding
 
 def _chosen(choice: BucketChoice) -> Sequence[tuple[str, str]]:
     return [(str(s.site), s.digest or s.chosen) for s in choice.sites]
+
+
+def _verdicts(store: KernelStore, setup: Setup) -> dict[str, int]:
+    """Kernels that may run, and how many verdicts each has."""
+    entries = [e for c in setup.library.contracts for e in store.admitted(c, setup.target)]
+    return {e.digest: len(e.manifest.verdicts) for e in entries}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from generator.limits import Spent, spent_in
-from generator.regenerate.measuring import LIBRARY, Bucket
+from generator.regenerate.measuring import LIBRARY_PATH, Bucket
 from generator.regenerate.patterns import dims_text
 from generator.regenerate.playing import Played
 from generator.regenerate.tasks import Setup, Task, Todo, events_of
@@ -73,7 +73,7 @@ def run_markdown(data: Mapping[str, Any]) -> str:
     money = "" if cost["usd"] is None else f", {cost['usd']:.2f} USD"
     lines += [
         "",
-        f"{cost['replies']} replies, {cost['input_tokens'] + cost['output_tokens']} tokens{money}; "
+        f"{cost['replies']} {'reply' if cost['replies'] == 1 else 'replies'}, {cost['input_tokens'] + cost['output_tokens']} tokens{money}; "
         f"this run took {data['seconds']:.0f} s.",
     ]
     return "\n".join(lines) + "\n"
@@ -94,7 +94,7 @@ def _measured(data: Mapping[str, Any]) -> list[str]:
     for row in data["sites"]:
         step = f"{row['step_us']:.1f}" if row["step_us"] is not None else "-"
         runs = "yes" if row["chosen"] else ""
-        lines.append(f"| {row['bucket']} | {row['operation']} | {row['candidate']} | {step} | {runs} | {row['why']} |")
+        lines.append(_row(row["bucket"], row["operation"], row["candidate"], step, runs, row["why"]))
     lines += [
         "",
         "## Speed",
@@ -229,7 +229,7 @@ def _total(spent: Sequence[Spent]) -> Spent:
 
 
 def _speeds(bucket: Bucket) -> list[dict[str, Any]]:
-    base = bucket.speeds[LIBRARY]
+    base = bucket.speeds[LIBRARY_PATH]
     return [
         {
             "bucket": bucket.size,

@@ -23,6 +23,7 @@ from runtime.models.spec import read_spec
 from runtime.sites import Site
 from tests.runtime.engine.admitted import ROOT, contracts, manifest, right_kernel
 from validator.cli.validate import command
+from validator.extending import Trial, extend
 from validator.gates import Options
 from validator.judge import judge
 from validator.shapes import held_shapes, held_timed
@@ -150,21 +151,31 @@ def run(*arguments: str):  # type: ignore[no-untyped-def]
     return CliRunner().invoke(APP, list(arguments))
 
 
-def test_a_stored_kernel_is_judged_at_a_models_dims_and_offered_there_afterwards(tmp_path: Path) -> None:
+def test_a_stored_kernel_is_judged_at_held_dims_and_offered_there_afterwards(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path)
+    (entry,) = store.entries()[0]
+    options = Options(hidden=1, timing_seconds=0.2)
+    told = extend(entry, CONTRACT, Trial(THERE, DType.FLOAT16), store=store, options=options)
+    assert told.at == THERE
+    gates = {g.gate: g.outcome for g in told.gates}
+    before_the_clock = (GateName.STATIC, GateName.COMPILE, GateName.INTERFACE, GateName.NUMERICS)
+    assert [gates[n] for n in before_the_clock] == ["passed"] * 4
+    assert {e.dtype for e in told.errors} == set(CONTRACT.dtypes.storage)
+    assert all(e.dims == THERE for e in told.errors)
+    assert {t.dtype for t in told.timings} == {DType.FLOAT16}
+    assert len(store.entries()[0][0].manifest.verdicts) == 2
+    assert offered(store) == told.accepted
+
+
+def test_a_trial_that_is_not_whole_is_neither_accepted_nor_recorded(tmp_path: Path) -> None:
     store, made = stored(tmp_path)
     dims = ",".join(f"{k}={v}" for k, v in THERE.items())
-    result = run(made.digest[:10], "--dims", dims, "--record", "--store", str(store.root), "--json")
-    assert result.stdout, result.exception
+    few = ["--gates", "static,compile", "--dims", dims, "--record", "--store", str(store.root)]
+    result = run(made.digest[:10], *few, "--json")
     (told,) = json.loads(result.stdout)
-    assert told["at"] == THERE
-    gates = {g["gate"]: g["outcome"] for g in told["gates"]}
-    assert [gates[n] for n in ("static", "compile", "interface", "numerics")] == ["passed"] * 4
-    assert {e["dtype"] for e in told["errors"]} == {"bfloat16", "float16", "float32"}
-    assert {tuple(e["dims"].values()) for e in told["errors"]} == {tuple(THERE.values())}
-    (entry,) = store.entries()[0]
-    assert len(entry.manifest.verdicts) == 2
-    assert offered(store) == told["accepted"]
-    assert result.exit_code == (0 if told["accepted"] else 1)
+    assert (result.exit_code, told["at"], told["accepted"]) == (0, THERE, False)
+    assert "not recorded" in run(made.digest[:10], *few).stdout
+    assert len(store.entries()[0][0].manifest.verdicts) == 1
 
 
 @pytest.mark.parametrize(
