@@ -71,11 +71,9 @@ def run_markdown(data: Mapping[str, Any]) -> str:
     lines += _measured(data)
     cost = data["cost"]
     money = "" if cost["usd"] is None else f", {cost['usd']:.2f} USD"
-    lines += [
-        "",
-        f"{cost['replies']} {'reply' if cost['replies'] == 1 else 'replies'}, {cost['input_tokens'] + cost['output_tokens']} tokens{money}; "
-        f"this run took {data['seconds']:.0f} s.",
-    ]
+    word = "reply" if cost["replies"] == 1 else "replies"
+    tokens = cost["input_tokens"] + cost["output_tokens"]
+    lines += ["", f"{cost['replies']} {word}, {tokens} tokens{money}; this run took {data['seconds']:.0f} s."]
     return "\n".join(lines) + "\n"
 
 
