@@ -148,15 +148,14 @@ def _of_halves(graph: Graph, node: Node) -> _Core | None:
             if (low.start, low.end, high.start, high.step, low.step) == (0, half, half, 1, 1):
                 return _Core(frozenset(nodes), low.base, node.output, cos, sin, False)
             if (low.start, low.step, high.start, high.step) == (0, 2, 1, 2):
-                out, flat = _flattened(graph, node.output)
-                return _Core(frozenset(nodes | flat), low.base, out, cos, sin, True)
+                return _Core(frozenset(nodes), low.base, node.output, cos, sin, True)
     return None
 
 
 def _rejoined(graph: Graph, out: str, base: str, end: int) -> tuple[Node, frozenset[str]] | None:
     """The joining of a rotated part with the untouched rest of the same heads, and the nodes on the way."""
     for user in graph.users(out):
-        if user.target in CASTS:
+        if user.target in CASTS | RESHAPES:
             further = _rejoined(graph, user.output, base, end)
             if further is not None:
                 return further[0], further[1] | {user.id}
@@ -192,13 +191,6 @@ def _orders(node: Node) -> Iterator[tuple[str, str]]:
     a, b = node.inputs
     yield a, b
     yield b, a
-
-
-def _flattened(graph: Graph, value: str) -> tuple[str, frozenset[str]]:
-    users = graph.users(value)
-    if len(users) == 1 and users[0].target in RESHAPES:
-        return users[0].output, frozenset({users[0].id})
-    return value, frozenset()
 
 
 def _items(node: Node) -> tuple[str, ...]:

@@ -1,0 +1,224 @@
+"""The same mathematics in other words is the same pattern, and what only looks like it is skipped for what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as fn
+
+from generator.analyze import Analysis, PatternResult, analyze
+from generator.analyze.analyzer import own_contracts
+from generator.capture import capture
+
+CONTRACTS = own_contracts()
+WIDTH, HEADS, HEAD = 64, 4, 16
+Rotate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def analysis(module: nn.Module, *args: torch.Tensor) -> Analysis:
+    captured = capture(module, args)
+    assert captured.is_whole, captured.problems
+    return analyze(captured.graph, CONTRACTS)
+
+
+def only(result: PatternResult) -> dict[str, int]:
+    (match,) = result.found
+    return dict(match.dims)
+
+
+def reason(result: PatternResult) -> str:
+    assert not result.found
+    (skip,) = result.skipped
+    return skip.reason
+
+
+def halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = cos[..., : HEAD // 2], sin[..., : HEAD // 2]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def neighbours(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x[..., 0::2], x[..., 1::2]
+    cos, sin = cos[..., : HEAD // 2], sin[..., : HEAD // 2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+
+def rotated_sum(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    turned = torch.cat((-x[..., HEAD // 2 :], x[..., : HEAD // 2]), dim=-1)
+    return turned * sin + cos * x
+
+
+def backwards(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    turned = torch.cat((x[..., HEAD // 2 :], -x[..., : HEAD // 2]), dim=-1)
+    return x * cos + turned * sin
+
+
+class Decoder(nn.Module):
+    """One joint projection by ``@``, attention spelled out over a cache, and an RMSNorm by division."""
+
+    def __init__(self, rotate: Rotate, *, late_norm: bool = False) -> None:
+        super().__init__()
+        self.qkv = nn.Parameter(torch.randn(3 * WIDTH, WIDTH))
+        self.o = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.gamma = nn.Parameter(torch.ones(WIDTH))
+        self.head_gamma = nn.Parameter(torch.ones(HEAD))
+        self.rotate, self.late_norm = rotate, late_norm
+
+    def forward(
+        self, x: torch.Tensor, angles: torch.Tensor, past_k: torch.Tensor, past_v: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        tokens = x.shape[0]
+        q, k, v = (x @ self.qkv.t()).view(tokens, 1, 3 * HEADS, HEAD).transpose(1, 2).split(HEADS, dim=1)
+        cos, sin = angles.cos()[:, None, None], angles.sin()[:, None, None]
+        q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+        if self.late_norm:
+            q, k = self.normed(q, self.head_gamma), self.normed(k, self.head_gamma)
+        k, v = torch.cat((past_k, k), dim=2), torch.cat((past_v, v), dim=2)
+        scores = (q @ k.transpose(-1, -2)) / 4.0
+        scores = (scores - scores.amax(-1, keepdim=True)).exp()
+        out = (scores / scores.sum(-1, keepdim=True)) @ v
+        total = x + out.transpose(1, 2).reshape(tokens, WIDTH) @ self.o.t()
+        return self.normed(total, self.gamma), total, k, v
+
+    def normed(self, x: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5) * gamma
+
+
+def decode(rotate: Rotate, *, late_norm: bool = False) -> Analysis:
+    cache = torch.randn(2, HEADS, 5, HEAD)
+    return analysis(Decoder(rotate, late_norm=late_norm), torch.randn(2, WIDTH), torch.randn(2, HEAD), cache, cache)
+
+
+@pytest.mark.parametrize(("rotate", "interleaved"), [(halves, 0), (neighbours, 1), (rotated_sum, 0)])
+def test_rotations_are_found_in_every_spelling_of_a_hand_written_decoder(rotate: Rotate, interleaved: int):
+    found = decode(rotate)
+    prelude = only(found.pattern("attention_prelude"))
+    assert prelude["rope_interleaved"] == interleaved
+    heads = ("num_tokens", "num_heads", "num_kv_heads", "head_dim", "rotary_dim")
+    assert tuple(prelude[name] for name in heads) == (2, HEADS, HEADS, HEAD, HEAD)
+    assert only(found.pattern("rope"))["num_heads"] == HEADS
+    assert only(found.pattern("paged_decode_attention"))["sliding_window"] == 0
+    assert only(found.pattern("kv_append"))["num_kv_heads"] == HEADS
+    assert only(found.pattern("o_proj_residual_rmsnorm")) == {
+        "num_tokens": 2,
+        "hidden_size": WIDTH,
+        "in_features": WIDTH,
+    }
+    assert only(found.pattern("residual_rmsnorm"))["has_residual"] == 1
+
+
+def test_a_rotation_the_other_way_round_is_none():
+    found = decode(backwards)
+    assert reason(found.pattern("rope")) == "queries and keys are not rotated by position"
+
+
+def test_norms_after_the_rotation_are_not_the_preludes():
+    found = decode(halves, late_norm=True)
+    assert reason(found.pattern("attention_prelude")).startswith("norm-before-rotation: heads are normalised after")
+
+
+class Gated(nn.Module):
+    """A gated MLP that can be made wrong in one way at a time."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 96, bias=wrong == "gate bias")
+        self.up = nn.Linear(WIDTH, 96, bias=False)
+        self.down = nn.Linear(96, WIDTH, bias=wrong == "down bias")
+        self.wrong = wrong
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        gate, up = self.gate(x), self.up(-x if self.wrong == "two inputs" else x)
+        active = fn.gelu(gate) if self.wrong == "gelu" else gate * torch.sigmoid(gate)
+        y = self.down(active * up)
+        extra = (y,) if self.wrong == "returned" else (up,) if self.wrong == "read twice" else ()
+        return (x + y, *extra)
+
+
+def test_a_gate_by_sigmoid_is_silu():
+    found = analysis(Gated(), torch.randn(3, WIDTH))
+    assert only(found.pattern("gated_mlp_up")) == {"num_tokens": 3, "hidden_size": WIDTH, "intermediate_size": 96}
+    assert only(found.pattern("gated_mlp_down")) == {"num_tokens": 3, "hidden_size": WIDTH, "intermediate_size": 96}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "contract", "says"),
+    [
+        ("gate bias", "gated_mlp_up", "no-bias: a projection has a bias"),
+        ("down bias", "gated_mlp_down", "no-bias: the projection has a bias"),
+        ("two inputs", "gated_mlp_up", "same-input: the projections read different rows"),
+        ("gelu", "gated_mlp_up", "the activation is gelu, not SiLU"),
+        ("returned", "gated_mlp_down", "single-user: the projection is returned to the caller"),
+        ("read twice", "gated_mlp_up", "same-input: a projection is also read by the caller"),
+    ],
+)
+def test_what_differs_is_the_reason(wrong: str, contract: str, says: str):
+    assert reason(analysis(Gated(wrong), torch.randn(3, WIDTH)).pattern(contract)) == says
+
+
+class Head(nn.Module):
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()
+        self.head = nn.Linear(60 if wrong == "narrow" else WIDTH, 40, bias=False)
+        self.wrong = wrong
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scores = self.head(x)
+        if self.wrong == "capped":
+            scores = 30 * torch.tanh(scores / 30)
+        return (scores.float().argmax(-1), *((scores,) if self.wrong == "returned" else ()))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("capped", "greedy: the scores come from aten.mul.Tensor, not straight from a projection"),
+        ("returned", "greedy: the scores are also read by the caller"),
+        ("narrow", "vector-width: hidden_size % 8 == 0 does not hold for hidden_size = 60"),
+    ],
+)
+def test_a_head_whose_scores_are_changed_kept_or_unaligned_is_skipped(wrong: str, says: str):
+    found = analysis(Head(wrong), torch.randn(2, 60 if wrong == "narrow" else WIDTH))
+    assert reason(found.pattern("lm_head_argmax")) == says
+
+
+class Encoder(nn.Module):
+    """Bidirectional attention with a mask given by the caller, or causal, or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, causal: bool = False) -> torch.Tensor:
+        batch, length = x.shape[:2]
+        q, k, v = self.qkv(x).view(batch, length, 3, HEADS, HEAD).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = None if mask is None else mask[:, None, None, :]
+        return fn.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal)
+
+
+def encoded(*args: object) -> Analysis:
+    captured = capture(Encoder(), (torch.randn(2, 8, WIDTH), *args))
+    return analyze(captured.graph, CONTRACTS)
+
+
+def test_a_joint_projection_of_an_encoder_is_found():
+    found = encoded()
+    assert only(found.pattern("encoder_qkv"))["num_tokens"] == 16
+    assert only(found.pattern("encoder_attention")) == {
+        "batch_size": 2,
+        "seq_len": 8,
+        "num_heads": HEADS,
+        "head_dim": HEAD,
+    }
+
+
+def test_a_mask_that_is_given_or_causal_is_the_reason():
+    given = encoded(torch.ones(2, 8, dtype=torch.bool))
+    says = "bidirectional: padding may be anywhere, it depends on the argument mask"
+    assert reason(given.pattern("encoder_attention")) == says
+    causal = encoded(None, True)
+    assert reason(causal.pattern("encoder_attention")) == "bidirectional: the mask is causal"
