@@ -57,6 +57,10 @@ def command(
     bandwidth: Annotated[float | None, typer.Option(help="Read bandwidth in GB/s, for the floors in prompts.")] = None,
     workload: Annotated[str, typer.Option(help="iN/oM: decoding that is measured before and after.")] = "i128/o128",
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Choose and measure in the engine.")] = True,
+    capture: Annotated[
+        bool,
+        typer.Option("--capture/--no-capture", help="Capture the model's graph and check the patterns against it."),
+    ] = True,
     store: Annotated[
         Path | None, typer.Option("--store", help="Kernel store; default: kernels/ of the library.")
     ] = None,
@@ -97,7 +101,7 @@ def command(
         wait=wait,
     )
     names = [name.strip() for name in patterns.split(",") if name.strip()]
-    tasks, notes = _plan(setup, names)
+    tasks, notes = _plan(setup, names, capture=capture)
     if dry_run:
         _show_plan(setup, tasks, notes, out, as_json)
         return
@@ -148,8 +152,9 @@ def _setup(
     )
 
 
-def _plan(setup: Setup, names: Sequence[str]) -> tuple[list[Task], list[str]]:
+def _plan(setup: Setup, names: Sequence[str], *, capture: bool) -> tuple[list[Task], list[str]]:
     from generator.regenerate.patterns import UnknownPatternError, patterns_of
+    from generator.regenerate.seen import compared, look
     from generator.regenerate.tasks import tasks_of
     from generator.render import RenderError
 
@@ -161,8 +166,10 @@ def _plan(setup: Setup, names: Sequence[str]) -> tuple[list[Task], list[str]]:
         if pattern.wanted and setup.rounds is not None and setup.rounds < pattern.contract.rounds:
             contract = pattern.contract
             raise Failure(f"--rounds {setup.rounds}: contract {contract.id} asks for at least {contract.rounds}")
+    seen, unseen = look(setup.model_dir, setup.library.contracts) if capture else ((), None)
+    found, notes = compared(found, seen)
     try:
-        return tasks_of(found, setup), []
+        return tasks_of(found, setup), [*([unseen] if unseen else []), *notes]
     except RenderError as error:
         raise Failure(str(error)) from None
 

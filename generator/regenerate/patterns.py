@@ -33,12 +33,16 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One contract, seen from a model. ``wanted``: kernels are looked for; ``reason`` says why, or why not."""
+    """One contract, seen from a model. ``wanted``: kernels are looked for; ``reason`` says why, or why not.
+
+    ``parts``: where it is a part of a fused pattern's site, whether or not kernels are looked for there.
+    """
 
     contract: Contract
     needs: tuple[Need, ...]
     wanted: bool
     reason: str
+    parts: tuple[Need, ...] = ()
 
     @property
     def found(self) -> bool:
@@ -74,17 +78,25 @@ def _pattern(contract: Contract, places: Sequence[StepSite], spec: DecoderSpec, 
     # What is named is wanted whole, parts of fused sites included.
     chosen = places if contract.id in names else direct
     needs = _needs(contract, chosen or places)
-    if contract.id in names:
-        return Pattern(contract, needs, True, "asked for")
-    if names:
-        return Pattern(contract, needs, False, "not among the patterns asked for")
-    if not direct:
-        whole = ", ".join(sorted({p.part_of or "" for p in places}))
-        return Pattern(contract, needs, False, f"only a part of {whole}, which covers it; name it to have it compete")
+    parts = _needs(contract, [p for p in places if p.part_of is not None])
+    wanted, reason = _wanted(contract, places, needs, names)
+    return Pattern(contract, needs, wanted, reason, parts)
+
+
+def _wanted(
+    contract: Contract, places: Sequence[StepSite], needs: Sequence[Need], names: Sequence[str]
+) -> tuple[bool, str]:
+    if names and contract.id not in names:
+        return False, "not among the patterns asked for"
     broken = _broken(contract, needs)
     if broken is not None:
-        return Pattern(contract, needs, False, broken)
-    return Pattern(contract, needs, True, f"{sum(n.calls for n in needs)} calls a step")
+        return False, broken
+    if names:
+        return True, "asked for"
+    if all(p.part_of for p in places):
+        whole = ", ".join(sorted({p.part_of or "" for p in places}))
+        return False, f"only a part of {whole}, which covers it; name it to have it compete"
+    return True, f"{sum(n.calls for n in needs)} calls a step"
 
 
 def _needs(contract: Contract, places: Iterable[StepSite]) -> tuple[Need, ...]:

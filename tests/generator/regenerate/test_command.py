@@ -17,7 +17,8 @@ from kb.library import library_root
 from runtime.device import has_cuda
 
 MODEL = str(library_root() / "models/tiny-qwen3")
-PATTERNS = ["--target", "cpu", "--patterns", "gated_mlp_up,rope"]
+CPU = ["--target", "cpu", "--no-capture"]
+PATTERNS = [*CPU, "--patterns", "gated_mlp_up,rope"]
 
 app = typer.Typer()
 app.command()(command)
@@ -39,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_dry_run_shows_plan_and_prompts_and_touches_nothing_else(here: Path) -> None:
     before = set(here.rglob("*"))
-    told = json.loads(regenerate(MODEL, "--target", "cpu", "--dry-run", "--out", "prompts", "--json").stdout)
+    told = json.loads(regenerate(MODEL, *CPU, "--dry-run", "--out", "prompts", "--json").stdout)
     states = {p["pattern"]: p["todo"] for p in told["patterns"]}
     assert states["encoder_mlp"] == states["rope"] == "skip"
     asked = [p for p in told["patterns"] if p["prompt"]]
@@ -51,12 +52,14 @@ def test_a_dry_run_shows_plan_and_prompts_and_touches_nothing_else(here: Path) -
         for dims in p["dims"]:
             assert ", ".join(f"{k}={v}" for k, v in dims.items()) in text
     assert {p.name for p in set(here.iterdir()) - before} == {"prompts"}
-    assert "| attention_prelude |" in regenerate(MODEL, "--target", "cpu", "--dry-run").stdout
+    assert "| attention_prelude |" in regenerate(MODEL, *CPU, "--dry-run").stdout
 
 
 def test_a_plan_for_a_gpu_needs_none(here: Path) -> None:
     told = json.loads(
-        regenerate(MODEL, "--dry-run", "--arch", "sm_80", "--bucket", "1", "--bucket", "8", "--json").stdout
+        regenerate(
+            MODEL, "--no-capture", "--dry-run", "--arch", "sm_80", "--bucket", "1", "--bucket", "8", "--json"
+        ).stdout
     )
     assert (told["target"], told["arch"], told["buckets"]) == ("cuda", "sm_80", [1, 8])
 
@@ -82,7 +85,7 @@ def test_missing_replies_are_named_the_exit_code_says_so_and_nothing_is_measured
 
 
 def test_a_reply_that_is_no_kernel_is_told_to_its_author_on_the_next_run(here: Path) -> None:
-    words = [MODEL, "--target", "cpu", "--patterns", "rope", "--provider", "exchange:x", "--store", "kernels"]
+    words = [MODEL, *CPU, "--patterns", "rope", "--provider", "exchange:x", "--store", "kernels"]
     regenerate(*words)
     prompt = here / "x/rope/round-1-lane-1.prompt.md"
     digits = prompt.read_text().split()[2]
@@ -98,7 +101,7 @@ def test_a_reply_that_is_no_kernel_is_told_to_its_author_on_the_next_run(here: P
     ("words", "message"),
     [
         (["/nonexistent"], "/nonexistent/config.json: cannot be read"),
-        ([MODEL, "--target", "cpu", "--patterns", "ropes"], "no pattern 'ropes'; did you mean rope?"),
+        ([MODEL, *CPU, "--patterns", "ropes"], "no pattern 'ropes'; did you mean rope?"),
         ([MODEL, *PATTERNS], "ANTHROPIC_API_KEY"),
         ([MODEL, *PATTERNS, "--provider", "pigeon"], "unknown provider 'pigeon'"),
         ([MODEL, *PATTERNS, "--provider", "replay:none"], "none: no such folder"),
@@ -119,7 +122,7 @@ def test_bad_input_is_one_clear_line(here: Path, words: list[str], message: str)
 @pytest.mark.skipif(has_cuda(), reason="this machine has an NVIDIA GPU")
 def test_without_a_gpu_nothing_is_searched_for_it(here: Path) -> None:
     with pytest.raises(Failure, match="no NVIDIA GPU here"):
-        regenerate(MODEL, "--provider", "exchange:x")
+        regenerate(MODEL, "--no-capture", "--provider", "exchange:x")
 
 
 def test_a_pattern_without_recorded_replies_is_named_and_the_others_are_played_on(here: Path) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from generator.analyze import Match, PatternResult, Skip
 from generator.journal import Journal
 from generator.providers.protocol import PendingError
 from generator.regenerate.begun import begin, end
 from generator.regenerate.measuring import BEFORE, LIBRARY_PATH, Bucket, Decoding, StoreAsOf, measure_model
 from generator.regenerate.patterns import UnknownPatternError, patterns_of
 from generator.regenerate.report import run_data, run_markdown
+from generator.regenerate.seen import compared, look
 from generator.regenerate.standing import MOST_JUDGED
 from generator.regenerate.tasks import Todo
 from kb.digest import meaning_digest
@@ -65,6 +67,39 @@ def test_a_model_that_norms_its_outputs_has_no_fused_outputs() -> None:
     assert "a norm of its own follows it" in found["o_proj_residual_rmsnorm"].reason
     assert "a norm of its own follows it" in found[DOWN].reason
     assert [dict(n.at)["has_residual"] for n in found["residual_rmsnorm"].needs] == [0, 1]
+
+
+def test_what_the_graph_says_explains_what_is_skipped_and_every_difference_is_noted() -> None:
+    found = patterns_of(SPEC, LIBRARY.contracts, (1, 8), SPEC.dtype)
+    up = {"num_tokens": 1, "hidden_size": 192, "intermediate_size": 512}
+    append = {"num_tokens": 1, "num_kv_heads": 2, "head_dim": 32, "block_size": 64}
+    agreeing = [
+        PatternResult(UP, (Match((), "layers.0.mlp", up, "bfloat16"),)),
+        PatternResult("kv_append", (Match((), "layers.0", append, "bfloat16", ("block_size",)),)),
+        PatternResult("encoder_mlp", (), (Skip("layers.0.mlp", "gelu-between: silu is"),)),
+    ]
+    told, notes = compared(found, agreeing)
+    assert notes == []
+    assert [p.wanted for p in told] == [p.wanted for p in found]
+    (encoder,) = (p for p in told if p.contract.id == "encoder_mlp")
+    assert encoder.reason.endswith("in the graph, layers.0.mlp: gelu-between: silu is")
+    differing = [
+        PatternResult(UP, (Match((), "layers.0.mlp", up | {"intermediate_size": 1024}, "bfloat16"),)),
+        PatternResult(DOWN, (), (Skip("", "no product ends in a residual"),)),
+        PatternResult("encoder_qkv", (Match((), "layers.1", {}, "bfloat16"),)),
+    ]
+    _, notes = compared(found, differing)
+    assert len(notes) == 3
+    assert "intermediate_size=1024 in the graph (layers.0.mlp), which no call" in notes[0]
+    assert "not seen in the model's graph: no product ends in a residual" in notes[1]
+    assert "is in the graph (layers.1), but the engine's decode step does not call it" in notes[2]
+
+
+def test_a_graph_that_cannot_be_captured_is_a_note(tmp_path: Path) -> None:
+    seen, note = look(tmp_path, LIBRARY.contracts)
+    assert seen == ()
+    assert note is not None
+    assert "config.json: cannot be read" in note
 
 
 def test_an_interrupted_regeneration_goes_on_where_it_was_and_asks_for_nothing_twice(tmp_path: Path) -> None:
