@@ -28,6 +28,7 @@ from runtime.errors import RuntimeFailure
 
 ASSUMED_ARCH = "sm_90"
 _WHOLE_SECONDS = 3.0
+_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def compile_module(
     Raises ProviderError where the provider was asked for and cannot be asked at all.
     """
     device = device_of(settings.target)
+    _align(subject.module)
     if settings.target is Target.CUDA and has_cuda():
         subject = subject.to("cuda")
     on_event(f"capturing {subject.name}")
@@ -135,6 +137,13 @@ def compile_module(
         tournament.judgements,
         tournament.resumed,
     )
+
+
+def _align(module: torch.nn.Module) -> None:
+    """Move weights that do not start on a multiple of 64 bytes, as those mapped from a file may not."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.device.type != "meta" and tensor.data_ptr() % _ALIGNMENT:
+            tensor.data = tensor.data.clone()
 
 
 def device_of(target: Target) -> DeviceInfo:

@@ -92,10 +92,9 @@ def _plans(decision: Decision) -> str:
         timing = judged.timing
         took = f"{timing.candidate_us:.2f} µs" if timing else "not timed"
         said = judged.failure or f"valid, {took}"
-        items.append(
-            f"<li><code>{escape(judged.plan.key)}</code>: {escape(said)}; "
-            f"estimated {judged.plan.cost.microseconds:g} µs, {judged.plan.cost.bytes} bytes, {judged.plan.cost.occupancy:.0%} of the device</li>"
-        )
+        cost = judged.plan.cost
+        estimate = f"estimated {cost.microseconds:g} µs, {cost.bytes} bytes, {cost.occupancy:.0%} of the device"
+        items.append(f"<li><code>{escape(judged.plan.key)}</code>: {escape(said)}; {estimate}</li>")
     items += [f"<li>removed: {escape(text)}</li>" for text in removed_lines(decision)]
     heading = (
         f"{escape(decision.kind.label)}: {len(plans.legal)} legal, {len(plans.removed)} removed, "

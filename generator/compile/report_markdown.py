@@ -76,8 +76,8 @@ def _advice(compilation: Compilation) -> list[str]:
         lines.append(f"{advice.provider} gave none: {advice.problem}.")
     else:
         lines.append(
-            f"{advice.provider} ({advice.model}) labelled {len(advice.labels)} kinds of regions and reordered the plans "
-            f"of {len(advice.first)}; {len(advice.ignored)} things it said are outside the plan space and were ignored."
+            f"{advice.provider} ({advice.model}) labelled {len(advice.labels)} kinds and reordered the plans "
+            f"of {len(advice.first)}. Outside the plan space, and ignored: {len(advice.ignored)}."
         )
     return [*lines, "", *(f"- ignored: {_cell(text)}" for text in advice.ignored), ""]
 

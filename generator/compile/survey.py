@@ -51,14 +51,16 @@ def survey(
 ) -> tuple[Kind, ...]:
     """Kinds in the order their first region has in the graph. Deterministic."""
     grouped: dict[str, list[tuple[Region, RegionContract]]] = {}
+    refused: dict[str, list[tuple[Region, str]]] = {}
     order: list[str] = []
-    refused: dict[str, tuple[Region, str]] = {}
     for region in regions:
         try:
             contract = region_contract(region, graph, example)
         except UnsupportedRegionError as error:
-            refused[region.id] = (region, str(error))
-            order.append(region.id)
+            key = f"{region.category.value}: {region.label}: {error}"
+            if key not in refused:
+                order.append(key)
+            refused.setdefault(key, []).append((region, str(error)))
             continue
         if contract.id not in grouped:
             order.append(contract.id)
@@ -66,8 +68,8 @@ def survey(
     kinds = []
     for key in order:
         if key in refused:
-            region, reason = refused[key]
-            kinds.append(Kind(key, (region,), (), reason=reason))
+            members = tuple(region for region, _ in refused[key])
+            kinds.append(Kind(members[0].id, members, (), reason=refused[key][0][1]))
         else:
             kinds.append(_kind(key, grouped[key], graph, hardware, limit))
     return tuple(kinds)

@@ -79,9 +79,11 @@ def plans_for(
 
 
 def plan_key(parameters: Parameters) -> str:
-    """``rows vector=8 group=256 rows=1 keep=1``: the family and every parameter."""
-    settings = " ".join(f"{f.name}={int(getattr(parameters, f.name))}" for f in fields(parameters))
-    return f"{family(parameters)} {settings}"
+    """``rows vector=4 keep=0``: the family and every parameter that is not the family's default."""
+    changed = [(f.name, getattr(parameters, f.name)) for f in fields(parameters)]
+    usual = type(parameters)()
+    settings = [f"{name}={int(number)}" for name, number in changed if number != getattr(usual, name)]
+    return " ".join([family(parameters), *settings])
 
 
 def _diverse(ranked: Sequence[Plan], limit: int) -> list[Plan]:

@@ -1,0 +1,32 @@
+"""One capture and survey of the stack for all tests of the package."""
+
+from __future__ import annotations
+
+import pytest
+
+from generator.analyze import Analysis, analyze
+from generator.capture import Capture, capture
+from generator.compile.subject import Subject, load_subject
+from generator.compile.survey import Kind, survey
+from generator.plan import hardware_of
+from runtime.device import cpu_device
+
+
+@pytest.fixture(scope="package")
+def subject() -> Subject:
+    return load_subject("tests.generator.compile.modules:stack")
+
+
+@pytest.fixture(scope="package")
+def captured(subject: Subject) -> Capture:
+    return capture(subject.module, subject.args)
+
+
+@pytest.fixture(scope="package")
+def analysis(captured: Capture) -> Analysis:
+    return analyze(captured.graph, {})
+
+
+@pytest.fixture(scope="package")
+def kinds(captured: Capture, analysis: Analysis) -> tuple[Kind, ...]:
+    return survey(analysis.regions, captured.graph, hardware_of(cpu_device()), limit=2)
