@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kb.candidate import Candidate
 from kb.candidate_files import CandidateFileError, read_candidate
 from kb.dtype import DType, Target
 from kb.library import library_root, load_library
 from kb.manifest import GateName, Verdict
+from kb.store.entry import DamagedEntryError, read_entry
 from kb.yaml import load_file
 from runtime.compile_cache import CompileCache
 from validator.gates import Options
@@ -35,6 +37,18 @@ class Job:
     quick: bool
     expected: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
+    stored: bool = False  # the folder is one of the kernel store's
+
+    @property
+    def name(self) -> str:
+        """The folder's, and for a stored kernel its contract's too."""
+        return f"{self.contract} {self.folder.name[:8]}" if self.stored else self.folder.name
+
+    def read(self) -> Candidate:
+        """Raises CandidateFileError, or DamagedEntryError."""
+        if self.stored:
+            return read_entry(self.folder).candidate
+        return read_candidate(self.folder, self.contract, Target.CUDA)
 
     @property
     def seed(self) -> int:
@@ -71,6 +85,12 @@ def wrong_jobs() -> Iterator[Job]:
         yield Job(path.parent, expected["contract"], last, True, gates, _listed(expected.get("code")))
 
 
+def stored_jobs() -> Iterator[Job]:
+    """Kernels that were admitted, up to numerics: what was admitted before a check existed must meet it too."""
+    for source in sorted((library_root() / "kernels").glob("*/cuda/*/kernel.cu")):
+        yield Job(source.parent, source.parents[2].name, GateName.NUMERICS, quick=False, stored=True)
+
+
 _state: dict[str, Any] = {}
 
 
@@ -94,8 +114,8 @@ def judge_one(job: Job) -> tuple[Job, Verdict | str, float]:
 
     started = time.monotonic()
     try:
-        candidate = read_candidate(job.folder, job.contract, Target.CUDA)
-    except CandidateFileError as error:
+        candidate = job.read()
+    except (CandidateFileError, DamagedEntryError) as error:
         return job, f"unreadable: {error}", 0.0
     try:
         verdict: Verdict | str = judge(
@@ -112,15 +132,15 @@ def judge_one(job: Job) -> tuple[Job, Verdict | str, float]:
     return job, verdict, time.monotonic() - started
 
 
-def compile_one(task: tuple[Path, str, Shape, DType]) -> str:
+def compile_one(task: tuple[Job, Shape, DType]) -> str:
     from runtime.kernel import compile_candidate
 
-    folder, contract, shape, storage = task
+    job, shape, storage = task
     try:
-        candidate = read_candidate(folder, contract, Target.CUDA)
-        compile_candidate(candidate, _state["contracts"][contract], shape.dims, storage, cache=_state["cache"])
+        contract = _state["contracts"][job.contract]
+        compile_candidate(job.read(), contract, shape.dims, storage, cache=_state["cache"])
     except Exception as error:
-        return f"{folder.name}: {error}"[:300]
+        return f"{job.name}: {error}"[:300]
     return ""
 
 
@@ -130,7 +150,7 @@ def time_one(job: Job) -> tuple[Verdict, float]:
     started = time.monotonic()
     options = Options(gates=(GateName.PERFORMANCE,), timing_seconds=1.0, budget_seconds=120)
     verdict = judge(
-        read_candidate(job.folder, job.contract, Target.CUDA),
+        job.read(),
         _state["contracts"][job.contract],
         options=options,
         seed=job.seed,

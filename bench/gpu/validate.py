@@ -37,6 +37,7 @@ from bench.gpu.calibration_jobs import (
     judge_one,
     right_jobs,
     start,
+    stored_jobs,
     time_one,
     wrong_jobs,
 )
@@ -86,7 +87,7 @@ class Bench:
 
 
 def _named(jobs: Iterator[Job], names: tuple[str, ...]) -> list[Job]:
-    return [job for job in jobs if not names or any(name in job.folder.name for name in names)]
+    return [job for job in jobs if not names or any(name in job.name for name in names)]
 
 
 def environment(bench: Bench) -> None:
@@ -115,18 +116,22 @@ def environment(bench: Bench) -> None:
 
 def compile_all(bench: Bench) -> None:
     """Every image of the right candidates, in many processes, into the cache that the judgements read."""
+    _compile(bench, "right candidates", bench.wanted(right_jobs()))
+
+
+def _compile(bench: Bench, name: str, jobs: Sequence[Job]) -> None:
     tasks = []
-    for job in bench.wanted(right_jobs()):
+    for job in jobs:
         contract = bench.contracts[job.contract]
         shapes = [*sweep_shapes(contract), *hidden_shapes(contract, job.seed, HIDDEN)]
-        tasks += [(job.folder, job.contract, shape, storage) for shape in shapes for storage in contract.dtypes.storage]
+        tasks += [(job, shape, storage) for shape in shapes for storage in contract.dtypes.storage]
     started = time.monotonic()
     if not tasks:
         return
     with bench.pool(max(1, min(14, (os.cpu_count() or 2) - 1))) as pool:
         failures = [error for error in pool.map(compile_one, tasks, chunksize=4) if error]
     text = f"{len(tasks)} images in {time.monotonic() - started:.0f} s"
-    bench.report.add("compile", "right candidates", f"{text}; {failures[:3]}" if failures else text, ok=not failures)
+    bench.report.add("compile", name, f"{text}; {failures[:3]}" if failures else text, ok=not failures)
 
 
 def compile_baselines(bench: Bench) -> None:
@@ -207,7 +212,17 @@ def _time_kill(bench: Bench, candidate: Candidate, contract: Contract, dims: dic
 
 def correctness(bench: Bench) -> None:
     """All candidates, several at once, the slowest kind first."""
-    jobs = bench.wanted(right_jobs()) + bench.wanted(wrong_jobs())
+    _judge(bench, bench.wanted(right_jobs()) + bench.wanted(wrong_jobs()))
+
+
+def stored(bench: Bench) -> None:
+    """The kernels of the store up to numerics; what a later check would have kept out shows here."""
+    jobs = bench.wanted(stored_jobs())
+    _compile(bench, "stored kernels", jobs)
+    _judge(bench, jobs)
+
+
+def _judge(bench: Bench, jobs: Sequence[Job]) -> None:
     verdicts: dict[str, Any] = bench.report.record.setdefault("verdicts", {})
     with bench.pool(7) as pool:
         futures = {pool.submit(judge_one, job): job for job in jobs}
@@ -216,16 +231,17 @@ def correctness(bench: Bench) -> None:
             try:
                 _, verdict, seconds = future.result()
             except Exception as error:
-                bench.report.add("judge", job.folder.name, f"{type(error).__name__}: {error}", ok=False)
+                bench.report.add("judge", job.name, f"{type(error).__name__}: {error}", ok=False)
                 continue
-            verdicts[job.folder.name] = verdict if isinstance(verdict, str) else verdict.model_dump(mode="json")
+            verdicts[job.name] = verdict if isinstance(verdict, str) else verdict.model_dump(mode="json")
             (_row_wrong if job.expected else _row_right)(bench.report, job, verdict, seconds)
             bench.save()
 
 
 def _row_right(report: Report, job: Job, verdict: Verdict | str, seconds: float) -> None:
+    kind = "stored" if job.stored else "right"
     if isinstance(verdict, str):
-        report.add("right", job.folder.name, verdict.strip().splitlines()[-1], ok=False)
+        report.add(kind, job.name, verdict.strip().splitlines()[-1], ok=False)
         report.say(verdict)
         return
     failed = verdict.failed_gate
@@ -233,22 +249,23 @@ def _row_right(report: Report, job: Job, verdict: Verdict | str, seconds: float)
     times = " ".join(f"{g.gate.value} {g.seconds:.1f}" for g in verdict.gates if g.outcome is Outcome.PASSED)
     sanitizer = outcomes[GateName.SANITIZER]
     text = f"{seconds:.1f} s: {times}"
-    if sanitizer.outcome is Outcome.SKIPPED and failed is None:
+    if sanitizer.outcome is Outcome.SKIPPED and failed is None and not job.stored:
         text += f"; sanitizer skipped: {sanitizer.reason}"
     if failed is not None:
         text = f"{failed.gate.value}: " + "; ".join(f"{f.code}: {f.message}" for f in failed.findings[:2])[:400]
-    passed = all(outcomes[g].outcome is Outcome.PASSED for g in CORRECTNESS)
-    report.add("right", job.folder.name, text, ok=passed)
+    wanted = [g for g in CORRECTNESS if g in job.options.gates]
+    passed = all(outcomes[g].outcome is Outcome.PASSED for g in wanted)
+    report.add(kind, job.name, text, ok=passed)
 
 
 def _row_wrong(report: Report, job: Job, verdict: Verdict | str, seconds: float) -> None:
     if isinstance(verdict, str):
         unreadable = verdict.startswith("unreadable") and "static" in job.expected
-        report.add("wrong", job.folder.name, verdict.strip().splitlines()[-1][:200], ok=unreadable)
+        report.add("wrong", job.name, verdict.strip().splitlines()[-1][:200], ok=unreadable)
         return
     failed = verdict.failed_gate
     if failed is None:
-        report.add("wrong", job.folder.name, f"nothing found; {' or '.join(job.expected)} should have", ok=False)
+        report.add("wrong", job.name, f"nothing found; {' or '.join(job.expected)} should have", ok=False)
         return
     codes = [f.code for f in failed.findings]
     right = failed.gate.value in job.expected and (not job.codes or any(c in job.codes for c in codes))
@@ -256,7 +273,7 @@ def _row_wrong(report: Report, job: Job, verdict: Verdict | str, seconds: float)
     if not right:
         first = failed.findings[0].message[:250] if failed.findings else ""
         text += f", not {' or '.join(job.expected)} {' or '.join(job.codes)}: {first}"
-    report.add("wrong", job.folder.name, text, ok=right)
+    report.add("wrong", job.name, text, ok=right)
 
 
 def alone(bench: Bench) -> None:
@@ -320,6 +337,7 @@ SECTIONS: Sequence[Callable[[Bench], None]] = (
     compile_baselines,
     alone,
     timing,
+    stored,
 )
 
 
