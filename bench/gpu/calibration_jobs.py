@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 import zlib
@@ -94,8 +93,11 @@ def stored_jobs() -> Iterator[Job]:
 _state: dict[str, Any] = {}
 
 
-def start(cache: Path) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "2")
+def start(cache: Path, threads: int) -> None:
+    """In a process of a pool. By now torch has read what the environment says of threads, so it is told."""
+    import torch
+
+    torch.set_num_threads(threads)
     _state["contracts"] = load_library(library_root()).contracts
     _state["cache"] = CompileCache(cache)
 

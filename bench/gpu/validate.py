@@ -83,7 +83,10 @@ class Bench:
         return _named(right_jobs(), self.timed or self.only)
 
     def pool(self, processes: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(processes, get_context("spawn"), initializer=start, initargs=(self.cache,))
+        # Every one of them works on the host too: more threads than cores, each waiting busily, would slow all of them.
+        threads = max(1, min(8, (os.cpu_count() or 2) // processes))
+        context = get_context("spawn")
+        return ProcessPoolExecutor(processes, context, initializer=start, initargs=(self.cache, threads))
 
 
 def _named(jobs: Iterator[Job], names: tuple[str, ...]) -> list[Job]:
@@ -361,6 +364,7 @@ def main() -> int:
     os.environ.setdefault("TRITON_CACHE_DIR", f"{images.name}/triton")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{images.name}/inductor")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     deadline = started + 60 * given.minutes
     cache = Path(images.name) / "images"
     bench = Bench(contracts, cache, report, tuple(given.only), tuple(given.timed), deadline, given.out)
