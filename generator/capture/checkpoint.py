@@ -12,6 +12,9 @@ import torch
 
 from generator.capture.call import Capture, capture
 
+# A stack whose kinds of layer have not all come up by then shows only those that have.
+_MOST_LAYERS = 8
+
 
 class CheckpointError(ValueError):
     """A folder that describes no model that can be built: what is wrong, where, and what to do."""
@@ -29,7 +32,8 @@ class Example:
 def capture_checkpoint(model_dir: Path, *, layers: int | None = 1, example: Example | None = None) -> Capture:
     """The graph of a decode step of a decoder, or of a forward of an encoder, of the checkpoint in ``model_dir``.
 
-    ``layers`` keeps the first layers of each stack, None all. A decode step reads one token a sequence, a cache that
+    ``layers`` keeps the first layers of each stack, and more where its kinds of layer differ until there is one of each
+    kind; None keeps all. A decode step reads one token a sequence, a cache that
     holds ``context`` tokens, and ends in the index of the largest score; an encoder reads ``length`` tokens a
     sequence, or one image. Raises CheckpointError when the folder has no config that transformers can build.
     """
@@ -109,9 +113,12 @@ class EncoderForward(torch.nn.Module):
 
 
 def _shortened(config: dict[str, Any], layers: int | None) -> dict[str, Any]:
-    """The config with at most this many layers in every stack, text and vision alike."""
+    """The config with this many layers in every stack, text and vision alike, or as many as show each kind of layer."""
     if layers is None:
         return config
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and kinds:
+        layers = max(layers, min(max(kinds.index(kind) for kind in kinds) + 1, _MOST_LAYERS))
     short: dict[str, Any] = {}
     for key, value in config.items():
         if key in ("num_hidden_layers", "n_layers", "n_layer", "depth") and isinstance(value, int):

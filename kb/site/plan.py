@@ -87,6 +87,7 @@ def _nav(content: Content) -> Nav:
                 {"Write and review knowledge": "guide/author.md"},
                 {"Browse it": "guide/browse.md"},
                 {"Produce kernels": "guide/regenerate.md"},
+                {"Regions and patterns": "guide/regions.md"},
                 {"Run models": "guide/run.md"},
                 {"How the gates work": "guide/gates.md"},
                 {"Architecture": "guide/architecture.md"},

@@ -169,6 +169,14 @@ def test_a_folder_with_only_a_config_is_enough(tmp_path: Path):
     assert found["attention_prelude"] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
 
 
+def test_layers_of_every_kind_are_looked_at(tmp_path: Path):
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    mixed = MODELS["qwen3"] | {"num_hidden_layers": 4, "layer_types": kinds, "sliding_window": 8}
+    (tmp_path / "config.json").write_text(json.dumps(mixed | {"use_sliding_window": True}), encoding="utf-8")
+    (decode,) = (r for r in patterns_of_checkpoint(tmp_path, contracts=CONTRACTS) if "decode" in r.contract)
+    assert [match.dims["sliding_window"] for match in decode.found] == [8, 8, 0]
+
+
 def test_the_report_as_data_is_json_and_says_the_same():
     data = json.loads(json.dumps(report_data(analysis("qwen3"), captured("qwen3").graph)))
     assert data["nodes"] == len(captured("qwen3").graph.nodes)

@@ -123,7 +123,7 @@ def test_another_format_is_refused():
         load(dump(diamond()) | {"format": 99})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(graph=graphs())
 def test_any_graph_survives_json(graph: Graph):
     assert load(json.loads(json.dumps(dump(graph)))) == graph
