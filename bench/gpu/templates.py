@@ -35,6 +35,7 @@ from kb.manifest import Outcome
 
 GEMV: tuple[Parameters, ...] = (
     GemvParameters(1, 0, 8, 4, 4),
+    GemvParameters(1, 0, 8, 4, 2),
     GemvParameters(1, 1, 8, 4, 4),
     GemvParameters(2, 1, 8, 4, 2),
     GemvParameters(1, 1, 4, 4, 8),

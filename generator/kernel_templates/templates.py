@@ -41,9 +41,9 @@ from kb.expr import parse
 # Names the templates' own sources use: a contract that a spec is instantiated for may not have them.
 _LOCALS = """
 a b c e i j k k0 m n p r s t active best column columns count fill find first first_column first_row first_tile
-first_token found from half heads index inner inside lane last last_tile middle next of_w of_x pack packs part parts piece
-pieces rank rest rotate row row0 rows several shared shared_sums some_rows split stages start start_of stop stride sums
-t0 tile to to_w to_x total tx ty use values w_rows warp weight_rows winner winners x_rows
+first_token found from half heads index inner inside lane last last_tile middle next of_w of_x pack packs part parts
+piece pieces rank rest rotate row row0 rows several shared shared_sums some_rows split stages start start_of stop
+stride sums t0 tile to to_w to_x total tx ty use values w_rows warp weight_rows winner winners x_rows
 """
 LOCALS = frozenset(_LOCALS.split())
 

@@ -109,9 +109,9 @@ __device__ __forceinline__ Pack<S, 16 / sizeof(S)> stream(const S* p) {
 """
 
 _DOTS = """
-// Products of ROWS weight rows with TOKENS rows of x, over the 16-byte packs that lane `lane` of LANES owns. UNROLL
-// packs of each weight row are on their way before the first is used. Few products are added up before they meet the
-// running sum, which keeps the rounding errors of a long float32 sum small. LENGTH is a multiple of the pack.
+// Products of ROWS weight rows with TOKENS rows of x, over the 16-byte packs that lane `lane` of LANES owns. A round is
+// UNROLL packs of each weight row; the next round's are on their way while one is used. Few products are added up
+// before they meet the running sum, which keeps the rounding errors of a long float32 sum small. LENGTH is whole packs.
 template <int LENGTH, int LANES, int UNROLL, int ROWS, int TOKENS, class S>
 struct Dots {
   static constexpr int VEC = 16 / sizeof(S);
@@ -121,14 +121,18 @@ struct Dots {
   static constexpr int REST = STEPS - ROUNDS * UNROLL;
 
   template <int COUNT, bool GUARD>
-  static __device__ __forceinline__ void accumulate(
-      const S* const (&w)[ROWS], const S* const (&x)[TOKENS], int k, float (&sums)[ROWS][TOKENS]) {
-    Pack<S, VEC> weights[COUNT][ROWS];
+  static __device__ __forceinline__ void fetch(
+      const S* const (&w)[ROWS], int k, Pack<S, VEC> (&weights)[COUNT][ROWS]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
         if (!GUARD || k + i * STEP < LENGTH) weights[i][r] = stream(w[r] + k + i * STEP);
+  }
+
+  template <int COUNT, bool GUARD>
+  static __device__ __forceinline__ void accumulate(
+      const Pack<S, VEC> (&weights)[COUNT][ROWS], const S* const (&x)[TOKENS], int k, float (&sums)[ROWS][TOKENS]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       if (GUARD && k + i * STEP >= LENGTH) continue;
@@ -152,10 +156,28 @@ struct Dots {
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t) sums[r][t] = 0.0f;
+    constexpr int ROUND = UNROLL * STEP;
     int k = lane * VEC;
-#pragma unroll 1
-    for (int i = 0; i < ROUNDS; ++i, k += UNROLL * STEP) accumulate<UNROLL, false>(w, x, k, sums);
-    if constexpr (REST > 0) accumulate<REST, true>(w, x, k, sums);
+    Pack<S, VEC> last[REST > 0 ? REST : 1][ROWS];
+    if constexpr (ROUNDS > 0) {
+      Pack<S, VEC> now[UNROLL][ROWS], next[UNROLL][ROWS];
+      fetch<UNROLL, false>(w, k, now);
+#pragma unroll 2
+      for (int i = 1; i < ROUNDS; ++i, k += ROUND) {
+        fetch<UNROLL, false>(w, k + ROUND, next);
+        accumulate<UNROLL, false>(now, x, k, sums);
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+          for (int r = 0; r < ROWS; ++r) now[u][r] = next[u][r];
+      }
+      if constexpr (REST > 0) fetch<REST, true>(w, k + ROUND, last);
+      accumulate<UNROLL, false>(now, x, k, sums);
+      k += ROUND;
+    } else {
+      fetch<REST, true>(w, k, last);
+    }
+    if constexpr (REST > 0) accumulate<REST, true>(last, x, k, sums);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
