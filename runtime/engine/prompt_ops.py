@@ -1,7 +1,8 @@
-"""The operations of a step with prompts in it: the library's products, with fused kernels between them on a GPU.
+"""The library's products with fused kernels between them, on a GPU: for steps with prompts, and for wide decode steps.
 
-A step with prompts has a shape of its own and runs once, so nothing here is chosen by measurement and nothing may
-compile anew for a number of rows. Products and attention stay with the library.
+A step with prompts has a shape of its own and runs once, so there nothing is chosen by measurement and nothing may
+compile anew for a number of rows. Products and attention stay with the library. In decode steps of several rows, where
+the library's products are hard to beat, the same is offered to the selection.
 """
 
 from __future__ import annotations
@@ -13,20 +14,29 @@ import torch
 from torch.nn.functional import linear
 
 from runtime.engine.library_ops import Library
-from runtime.sites import Bound, Implementation, SiteCall
+from runtime.sites import Bound, Implementation, Site, SiteCall
 
 
 def prompt_operations(device: torch.device) -> Implementation:
     """What is fastest on ``device`` of what is installed."""
-    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        return FusedPrompts()
-    return Library()
+    return FusedLibrary() if device.type == "cuda" and has_triton() else Library()
 
 
-class FusedPrompts:
+def fused_candidates(site: Site) -> list[Implementation]:
+    """What is worth trying at a decode site of a GPU besides kernels and baselines: one row has better ways."""
+    wanted = site.operation in ("attention_prelude", "gated_mlp_up") and site.bucket > 1 and has_triton()
+    return [FusedLibrary()] if wanted else []
+
+
+def has_triton() -> bool:
+    """Whether the fused kernels can be compiled."""
+    return importlib.util.find_spec("triton") is not None
+
+
+class FusedLibrary:
     """The library path with one Triton kernel for everything between two products."""
 
-    name, digest = "fused prompts", None
+    name, digest = "library, fused", None
 
     def __init__(self) -> None:
         self._library = Library()

@@ -28,6 +28,7 @@ from runtime.device import device_for
 from runtime.engine.choosing import MU, BucketChoice, SiteChoice, Trial, choose_bucket
 from runtime.engine.executor import Executor
 from runtime.engine.implementations import BaselineImplementation, KernelImplementation
+from runtime.engine.prompt_ops import fused_candidates
 from runtime.engine.splitting import SPLITTINGS
 from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site
 from runtime.timing import Stopwatch
@@ -73,7 +74,8 @@ class CandidateList:
         ]
         splitting: list[Implementation] = [SPLITTINGS[site.operation]()] if site.operation in SPLITTINGS else []
         kernels = [k for m, k in self._kernels[site.operation] if self._unjudged or judged_at(m, contract, site)]
-        return [*baselines, *kernels, *splitting]
+        fused = fused_candidates(site) if self._target is Target.CUDA else []
+        return [*baselines, *fused, *kernels, *splitting]
 
 
 def judged_at(manifest: Manifest, contract: Contract, site: Site) -> bool:

@@ -37,14 +37,14 @@ class Decoder:
         """Everything from token ids to normalised rows, in the order it runs."""
         s, w, b = self.spec, self.weights, step.buffers
         decode_only = not step.segments
+        d = b.sliced(step.num_decode, step.num_decode)
         if step.num_decode:
-            d = b.sliced(step.num_decode, step.num_decode)
             yield self._op("fetch_tokens", d.input_ids, slots=d.request_slots, table=d.last_tokens, out=d.input_ids)
         yield self._op("embed", b.input_ids, input_ids=b.input_ids, table=w.embed, out=b.residual)
         yield self._norm(b, b.residual, w.layers[0].input_norm, out=b.x)
         for i, layer in enumerate(w.layers):
             yield self._prelude(b, layer, i)
-            yield from self._attention(step, i)
+            yield from self._attention(step, d, i)
             yield from self._attention_output(b, layer, i)
             yield self._call("gated_mlp_up", b.x, self._mlp_dims, i, x=b.x, w_gate_up=layer.w_gate_up, out=b.activated)
             last = i == s.num_layers - 1
@@ -109,7 +109,8 @@ class Decoder:
             v_cache=self.pool.values(i),
         )
 
-    def _attention(self, step: Step, i: int) -> Iterator[SiteCall]:
+    def _attention(self, step: Step, d: StepBuffers, i: int) -> Iterator[SiteCall]:
+        """``d``: the step's buffers cut to its decode rows."""
         s, b = self.spec, step.buffers
         dims = {
             "num_heads": s.num_heads,
@@ -122,7 +123,6 @@ class Decoder:
         }
         keys, values = self.pool.keys(i), self.pool.values(i)
         if step.num_decode:
-            d = b.sliced(step.num_decode, step.num_decode)
             yield self._call(
                 "paged_decode_attention",
                 d.q,
