@@ -26,8 +26,8 @@ from generator.kernel_templates.specs import (
     Spec,
 )
 from kb.dtype import DType, Target
+from runtime.device import assumed_cuda_device
 
-SHARED_BYTES = {80: 166_912, 86: 101_376, 87: 166_912, 89: 101_376}  # a block's most; 232448 from sm_90 on
 _ROW_SPECS = (RowSpec, RowReductionSpec, SoftmaxSpec, NormSpec)
 _STATIC_SHARED = 48 << 10
 _Dims = Mapping[str, int] | None
@@ -160,7 +160,7 @@ def _tensor_gemm(spec: Spec, p: TensorGemmParameters, target: Target, arch: str,
         return "tile_m is 0, 8, 16, 32 or 64, tile_k 64 or 128, and a warp has whole tiles of 16 rows"
     if not 2 <= p.stages <= 8:
         return f"{p.stages} stages; 2 to 8"
-    capability = int(arch[3:]) if arch.startswith("sm_") else 80
+    capability = assumed_cuda_device(arch).capability
     if p.split != 1 and (p.split not in (2, 4, 8) or capability < 90):
         return f"a contraction split by {p.split}: clusters are of 2, 4 or 8 blocks, from sm_90 on"
     tile_m = p.tile_m or min(64, max(8, value(spec.m, dims) or 64))
@@ -168,7 +168,7 @@ def _tensor_gemm(spec: Spec, p: TensorGemmParameters, target: Target, arch: str,
     if sums > 128:
         return f"{sums} sums a thread; 128 fit the registers"
     shared = p.stages * (len(spec.parts) * p.tile_n + tile_m) * p.tile_k * 2
-    most = SHARED_BYTES.get(capability, 232_448)
+    most = assumed_cuda_device(arch).shared_bytes
     if shared > most:
         return f"{shared} bytes of shared memory a block; {arch} has {most}"
     return _block(32 * p.warps)

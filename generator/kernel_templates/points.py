@@ -21,9 +21,8 @@ def address(arg: TensorArg, indices: Sequence[str], *, wide: str = "size_t") -> 
     return " + ".join(terms) or "0"
 
 
-def load(value: str, dtype: DType, target: Target) -> str:
+def load(value: str, target: Target) -> str:
     """An element read, as float32."""
-    del dtype
     return f"float({value})" if target is Target.CUDA else f"value_of({value})"
 
 
@@ -55,7 +54,7 @@ def point_lines(
     for arg in inputs:
         if arg.name in names:
             value = source(arg) if source else f"{arg.name}[{address(arg, indices)}]"
-            lines.append(f"const float {variable(arg.name)} = {load(value, arg.dtype, target)};")
+            lines.append(f"const float {variable(arg.name)} = {load(value, target)};")
     lines += [line(step, scalars, target) for step in kept]
     for store in stores:
         value = store.value if store.value in scalars else variable(store.value)

@@ -36,7 +36,7 @@ def _row(spec: RowSpec, space: Space) -> list[str]:
     flat = tuple(a for a in inputs if a.strides[-1] == 0)
     rowwise = row_values(spec.phases, {*(a.name for a in flat), *spec.scalars})
     for arg in flat:
-        read = load(f"{arg.name}[{address(arg, space.indices('0'))}]", arg.dtype, Target.CPU)
+        read = load(f"{arg.name}[{address(arg, space.indices('0'))}]", Target.CPU)
         lines.append(f"const float {variable(arg.name)} = {read};")
     for phase in spec.phases:
         if isinstance(phase, Reduce):
@@ -61,7 +61,7 @@ def _element(spec: RowSpec, space: Space, wanted: Collection[str], rowwise: Coll
     lines = []
     for arg in space.seen(spec.inputs):
         if arg.name in names and arg.strides[-1] != 0:
-            read = load(f"{arg.name}[{address(arg, space.indices('i'))}]", arg.dtype, Target.CPU)
+            read = load(f"{arg.name}[{address(arg, space.indices('i'))}]", Target.CPU)
             lines.append(f"const float {variable(arg.name)} = {read};")
     return [*lines, *(line(s, spec.scalars, Target.CPU) for s in steps)]
 

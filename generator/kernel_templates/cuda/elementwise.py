@@ -81,17 +81,17 @@ def _vector_path(spec: ElementwiseSpec, space: Space) -> list[str]:
                 f"*reinterpret_cast<const Pack<{kind}, VECTOR>*>({arg.name} + {at});"
             )
         elif arg.strides[-1] == 0:
-            lines.append(f"  const float {variable(arg.name)} = {load(f'{arg.name}[{at}]', arg.dtype, Target.CUDA)};")
+            lines.append(f"  const float {variable(arg.name)} = {load(f'{arg.name}[{at}]', Target.CUDA)};")
     for n, store in enumerate(stores):
         lines.append(f"  Pack<{c_type(store.to.dtype, Target.CUDA)}, VECTOR> out_{n};")
     lines += ["#pragma unroll", "  for (int j = 0; j < VECTOR; ++j) {"]
     for arg in inputs:
         if arg.strides[-1] == 1:
-            read = load(f"in_{variable(arg.name)}.v[j]", arg.dtype, Target.CUDA)
+            read = load(f"in_{variable(arg.name)}.v[j]", Target.CUDA)
         elif arg.strides[-1] == 0:
             continue
         else:
-            read = load(f"{arg.name}[{address(arg, space.indices('(first + j)'))}]", arg.dtype, Target.CUDA)
+            read = load(f"{arg.name}[{address(arg, space.indices('(first + j)'))}]", Target.CUDA)
         lines.append(f"    const float {variable(arg.name)} = {read};")
     lines += ["    " + line(step, spec.scalars, Target.CUDA) for step in steps]
     for n, store in enumerate(stores):

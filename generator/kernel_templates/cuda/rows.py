@@ -72,7 +72,7 @@ class _Writer:
                 lines.append(f"const bool {_aligned(arg)} = {self._alignment(arg)};")
         for arg in self.inputs:
             if arg.strides[-1] == 0:
-                read = load(f"{arg.name}[{address(arg, self.space.indices('0'))}]", arg.dtype, Target.CUDA)
+                read = load(f"{arg.name}[{address(arg, self.space.indices('0'))}]", Target.CUDA)
                 lines.append(f"const float {variable(arg.name)} = {read};")
         if self.keep and self.packed:
             lines += self._keeping()
@@ -142,7 +142,7 @@ class _Writer:
         for arg in used:
             at = address(arg, self.space.indices("(first + j)"))
             source = f"in_{variable(arg.name)}.v[j]" if arg.strides[-1] == 1 else f"{arg.name}[{at}]"
-            lines.append(f"      const float {variable(arg.name)} = {load(source, arg.dtype, Target.CUDA)};")
+            lines.append(f"      const float {variable(arg.name)} = {load(source, Target.CUDA)};")
         lines += ["      " + line(s, self.spec.scalars, Target.CUDA) for s in steps]
         lines += ["      " + x for x in inner]
         return [*lines, "    }", "  }", *("  " + x for x in after), "}"]
