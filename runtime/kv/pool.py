@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from runtime.kv.zeros import zeros
 from runtime.models.spec import DecoderSpec
 
 # A host without a memory limit still serves other programs: take at most this share of what is available.
@@ -31,7 +32,7 @@ class KVPool:
         shape = (spec.num_layers, 2, num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
         # Zeros, because padding rows read the dummy block and a NaN there would spread to their (unread) outputs;
         # on a CPU untouched pages stay unmapped, so blocks that are never used cost nothing.
-        self.storage = torch.zeros(shape, dtype=dtype, device=device)
+        self.storage = zeros(shape, dtype, device)
 
     def keys(self, layer: int) -> torch.Tensor:
         """``[num_blocks, block_size, num_kv_heads, head_dim]``."""

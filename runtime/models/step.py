@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
+from runtime.kv.zeros import zeros
 from runtime.models.spec import DecoderSpec
 from runtime.sites import PackedSegments, Segment
 
@@ -124,7 +125,7 @@ def allocate_buffers(spec: DecoderSpec, sizes: Sizes, metadata: Metadata, dtype:
     device = metadata.flat.device
 
     def rows(*shape: int) -> torch.Tensor:
-        return torch.zeros((sizes.rows, *shape), dtype=dtype, device=device)
+        return zeros((sizes.rows, *shape), dtype, device)
 
     def ints(count: int) -> torch.Tensor:
         return torch.zeros(count, dtype=torch.int32, device=device)
