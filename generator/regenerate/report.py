@@ -68,6 +68,9 @@ def run_markdown(data: Mapping[str, Any]) -> str:
             lines.append(_row(k["pattern"], f"`{k['digest'][:12]}`", k["how"], dims, k["why"]))
     else:
         lines.append("None.")
+    judged = [j["accepted"] for p in data["patterns"] for j in p["judged"]]
+    if judged:
+        lines += ["", f"{sum(judged)} of {len(judged)} judgements of stored kernels at dims new to them accepted."]
     lines += _measured(data)
     cost = data["cost"]
     money = "" if cost["usd"] is None else f", {cost['usd']:.2f} USD"
@@ -130,6 +133,7 @@ def _row(*cells: object) -> str:
     return "| " + " | ".join(" ".join(str(c).split()).replace("|", "\\|") for c in cells) + " |"
 
 
+_JUDGED = {True: "stored, accepted at these dims", False: "stored, rejected at these dims"}
 _DONE = {
     Todo.NOTHING: "kept",
     Todo.JUDGE: "stored kernels judged",
@@ -183,7 +187,7 @@ def _played_data(played: Played, spent: Spent) -> dict[str, Any]:
     ]
     fresh = {(j["digest"], str(j["dims"])) for j in judged}
     kernels = [
-        {"pattern": name, "digest": j["digest"], "dims": j["dims"], "how": "stored, judged now", "why": j["why"]}
+        {"pattern": name, "digest": j["digest"], "dims": j["dims"], "how": _JUDGED[j["accepted"]], "why": j["why"]}
         for j in judged
     ]
     kernels += [

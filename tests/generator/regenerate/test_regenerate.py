@@ -242,7 +242,8 @@ def test_the_report_says_what_runs_why_how_fast_and_what_it_cost(tmp_path: Path)
     assert [s["speed_up"] for s in data["speeds"]] == [1.0, 1.5, 2.0]
     text = run_markdown(data | {"sites": [_row("library"), _row("kernel 0123|")]})
     assert "round 2, 1.20x the strongest baseline" in text
-    assert "stored, judged now" in text
+    assert "stored, accepted at these dims" in text
+    assert "1 of 1 judgements of stored kernels at dims new to them accepted." in text
     assert "kernel 0123\\|" in text
     assert "| 1 | before | 2.000 | 500.0 | 1.50x |" in text
     assert "2 replies, 300 tokens, 0.02 USD; this run took 12 s." in text
