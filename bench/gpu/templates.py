@@ -53,7 +53,11 @@ TENSOR: tuple[Parameters, ...] = (
     TensorGemmParameters(0, 32, 128, 4, 2, 4),
     TensorGemmParameters(0, 128, 64, 4, 4, 2),
     TensorGemmParameters(0, 128, 64, 4, 4, 4),
+    TensorGemmParameters(0, 128, 64, 4, 8, 1),
+    TensorGemmParameters(0, 128, 64, 4, 8, 2),
     TensorGemmParameters(0, 128, 64, 4, 8, 8),
+    TensorGemmParameters(0, 256, 64, 4, 8, 2),
+    TensorGemmParameters(0, 256, 64, 4, 8, 8),
 )
 
 
