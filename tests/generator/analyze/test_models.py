@@ -161,20 +161,15 @@ def test_no_decoder_pattern_is_found_in_an_encoder(name: str):
         assert reasons(name, contract)
 
 
-def test_a_folder_with_only_a_config_is_enough(tmp_path: Path):
-    (tmp_path / "config.json").write_text(json.dumps(MODELS["llama"]), encoding="utf-8")
-    results = patterns_of_checkpoint(tmp_path, layers=2, contracts=CONTRACTS)
-    found = {result.contract: [match.module for match in result.found] for result in results}
-    assert found["gated_mlp_up"] == ["model.layers.0.mlp", "model.layers.1.mlp"]
-    assert found["attention_prelude"] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
-
-
-def test_layers_of_every_kind_are_looked_at(tmp_path: Path):
-    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
-    mixed = MODELS["qwen3"] | {"num_hidden_layers": 4, "layer_types": kinds, "sliding_window": 8}
-    (tmp_path / "config.json").write_text(json.dumps(mixed | {"use_sliding_window": True}), encoding="utf-8")
-    (decode,) = (r for r in patterns_of_checkpoint(tmp_path, contracts=CONTRACTS) if "decode" in r.contract)
-    assert [match.dims["sliding_window"] for match in decode.found] == [8, 8, 0]
+def test_a_folder_with_only_a_config_is_enough_and_layers_of_every_kind_are_looked_at(tmp_path: Path):
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    mixed = {"num_hidden_layers": 3, "layer_types": kinds, "sliding_window": 8, "use_sliding_window": True}
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["qwen3"] | mixed), encoding="utf-8")
+    results = {result.contract: result.found for result in patterns_of_checkpoint(tmp_path, contracts=CONTRACTS)}
+    decode = results["paged_decode_attention"]
+    assert [match.dims["sliding_window"] for match in decode] == [8, 0]
+    assert [match.module for match in decode] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
+    assert [match.module for match in results["gated_mlp_up"]] == ["model.layers.0.mlp", "model.layers.1.mlp"]
 
 
 def test_the_report_as_data_is_json_and_says_the_same():

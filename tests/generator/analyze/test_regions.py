@@ -18,7 +18,7 @@ def kinds(graph: Graph) -> list[str]:
     return [region.category.value for region in regions_of(graph).regions]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graph=graphs())
 def test_regions_partition_the_nodes(graph: Graph):
     found = regions_of(graph)
@@ -28,7 +28,7 @@ def test_regions_partition_the_nodes(graph: Graph):
     assert all(found.region_of(node).nodes.count(node) == 1 for node in nodes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graph=graphs())
 def test_regions_can_run_one_after_the_other(graph: Graph):
     made = set(graph.inputs)
@@ -38,7 +38,7 @@ def test_regions_can_run_one_after_the_other(graph: Graph):
     assert set(graph.outputs) <= made
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graph=graphs())
 def test_every_edge_is_inside_a_region_or_crosses_its_boundary(graph: Graph):
     found = regions_of(graph)
@@ -55,14 +55,14 @@ def test_every_edge_is_inside_a_region_or_crosses_its_boundary(graph: Graph):
         assert (region.inputs, region.outputs) == graph.crossing(region.nodes)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(graph=graphs())
 def test_the_same_graph_gives_the_same_regions(graph: Graph):
     first, second = regions_of(graph), regions_of(load(dump(graph)))
     assert (first.regions, first.boundaries) == (second.regions, second.boundaries)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graph=graphs())
 def test_hard_boundaries_share_a_region_with_nothing_a_kernel_may_compute(graph: Graph):
     found = regions_of(graph)
@@ -75,7 +75,7 @@ def test_hard_boundaries_share_a_region_with_nothing_a_kernel_may_compute(graph:
             assert len({reasons[node] for node in blocked}) == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(graph=graphs())
 def test_products_of_matrices_stay_alone(graph: Graph):
     for region in regions_of(graph).regions:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as fn
 
-from generator.analyze import Analysis, PatternResult, analyze
+from generator.analyze import Analysis, analyze
 from generator.analyze.analyzer import own_contracts
 from generator.capture import capture
 
@@ -18,21 +18,41 @@ WIDTH, HEADS, HEAD = 64, 4, 16
 Rotate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+class Variants(nn.Module):
+    """Variants of one module side by side, captured in one call: each finds its patterns under its own path."""
+
+    def __init__(self, **variants: nn.Module) -> None:
+        super().__init__()
+        self.variants = nn.ModuleDict(variants)
+
+    def forward(self, *args: torch.Tensor) -> list[object]:
+        return [variant(*args) for variant in self.variants.values()]
+
+
 def analysis(module: nn.Module, *args: torch.Tensor) -> Analysis:
     captured = capture(module, args)
     assert captured.is_whole, captured.problems
     return analyze(captured.graph, CONTRACTS)
 
 
-def only(result: PatternResult) -> dict[str, int]:
-    (match,) = result.found
+def only(found: Analysis, variant: str, contract: str) -> dict[str, int]:
+    """The dims of the only match of a contract in a variant, where it is skipped nowhere."""
+    result = found.pattern(contract)
+    (match,) = (match for match in result.found if inside(match.module, variant))
+    assert not any(inside(skip.module, variant) for skip in result.skipped)
     return dict(match.dims)
 
 
-def reason(result: PatternResult) -> str:
-    assert not result.found
-    (skip,) = result.skipped
+def reason(found: Analysis, variant: str, contract: str) -> str:
+    """Why a contract is skipped in a variant, where it is found nowhere."""
+    result = found.pattern(contract)
+    assert not any(inside(match.module, variant) for match in result.found)
+    (skip,) = (skip for skip in result.skipped if inside(skip.module, variant))
     return skip.reason
+
+
+def inside(module: str, variant: str) -> bool:
+    return f"{module}.".startswith(f"variants.{variant}.")
 
 
 def halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -88,37 +108,38 @@ class Decoder(nn.Module):
         return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5) * gamma
 
 
-def decode(rotate: Rotate, *, late_norm: bool = False) -> Analysis:
+@pytest.fixture(scope="module")
+def decoders() -> Analysis:
     cache = torch.randn(2, HEADS, 5, HEAD)
-    return analysis(Decoder(rotate, late_norm=late_norm), torch.randn(2, WIDTH), torch.randn(2, HEAD), cache, cache)
+    variants = {"halves": halves, "neighbours": neighbours, "sum": rotated_sum, "backwards": backwards}
+    modules = {name: Decoder(rotate) for name, rotate in variants.items()}
+    modules["late_norm"] = Decoder(halves, late_norm=True)
+    return analysis(Variants(**modules), torch.randn(2, WIDTH), torch.randn(2, HEAD), cache, cache)
 
 
-@pytest.mark.parametrize(("rotate", "interleaved"), [(halves, 0), (neighbours, 1), (rotated_sum, 0)])
-def test_rotations_are_found_in_every_spelling_of_a_hand_written_decoder(rotate: Rotate, interleaved: int):
-    found = decode(rotate)
-    prelude = only(found.pattern("attention_prelude"))
+@pytest.mark.parametrize(("variant", "interleaved"), [("halves", 0), ("neighbours", 1), ("sum", 0)])
+def test_rotations_are_found_in_every_spelling_of_a_hand_written_decoder(
+    decoders: Analysis, variant: str, interleaved: int
+):
+    prelude = only(decoders, variant, "attention_prelude")
     assert prelude["rope_interleaved"] == interleaved
     heads = ("num_tokens", "num_heads", "num_kv_heads", "head_dim", "rotary_dim")
     assert tuple(prelude[name] for name in heads) == (2, HEADS, HEADS, HEAD, HEAD)
-    assert only(found.pattern("rope"))["num_heads"] == HEADS
-    assert only(found.pattern("paged_decode_attention"))["sliding_window"] == 0
-    assert only(found.pattern("kv_append"))["num_kv_heads"] == HEADS
-    assert only(found.pattern("o_proj_residual_rmsnorm")) == {
-        "num_tokens": 2,
-        "hidden_size": WIDTH,
-        "in_features": WIDTH,
-    }
-    assert only(found.pattern("residual_rmsnorm"))["has_residual"] == 1
+    assert only(decoders, variant, "rope")["num_heads"] == HEADS
+    assert only(decoders, variant, "paged_decode_attention")["sliding_window"] == 0
+    assert only(decoders, variant, "kv_append")["num_kv_heads"] == HEADS
+    expected = {"num_tokens": 2, "hidden_size": WIDTH, "in_features": WIDTH}
+    assert only(decoders, variant, "o_proj_residual_rmsnorm") == expected
+    assert only(decoders, variant, "residual_rmsnorm")["has_residual"] == 1
 
 
-def test_a_rotation_the_other_way_round_is_none():
-    found = decode(backwards)
-    assert reason(found.pattern("rope")) == "queries and keys are not rotated by position"
+def test_a_rotation_the_other_way_round_is_none(decoders: Analysis):
+    assert reason(decoders, "backwards", "rope") == "queries and keys are not rotated by position"
 
 
-def test_norms_after_the_rotation_are_not_the_preludes():
-    found = decode(halves, late_norm=True)
-    assert reason(found.pattern("attention_prelude")).startswith("norm-before-rotation: heads are normalised after")
+def test_norms_after_the_rotation_are_not_the_preludes(decoders: Analysis):
+    says = "norm-before-rotation: heads are normalised after they are rotated"
+    assert reason(decoders, "late_norm", "attention_prelude") == says
 
 
 class Gated(nn.Module):
@@ -139,25 +160,31 @@ class Gated(nn.Module):
         return (x + y, *extra)
 
 
-def test_a_gate_by_sigmoid_is_silu():
-    found = analysis(Gated(), torch.randn(3, WIDTH))
-    assert only(found.pattern("gated_mlp_up")) == {"num_tokens": 3, "hidden_size": WIDTH, "intermediate_size": 96}
-    assert only(found.pattern("gated_mlp_down")) == {"num_tokens": 3, "hidden_size": WIDTH, "intermediate_size": 96}
+@pytest.fixture(scope="module")
+def gated() -> Analysis:
+    ways = ("right", "gate bias", "down bias", "two inputs", "gelu", "returned", "read twice")
+    return analysis(Variants(**{way.replace(" ", "_"): Gated(way) for way in ways}), torch.randn(3, WIDTH))
+
+
+def test_a_gate_by_sigmoid_is_silu(gated: Analysis):
+    expected = {"num_tokens": 3, "hidden_size": WIDTH, "intermediate_size": 96}
+    assert only(gated, "right", "gated_mlp_up") == expected
+    assert only(gated, "right", "gated_mlp_down") == expected
 
 
 @pytest.mark.parametrize(
-    ("wrong", "contract", "says"),
+    ("variant", "contract", "says"),
     [
-        ("gate bias", "gated_mlp_up", "no-bias: a projection has a bias"),
-        ("down bias", "gated_mlp_down", "no-bias: the projection has a bias"),
-        ("two inputs", "gated_mlp_up", "same-input: the projections read different rows"),
+        ("gate_bias", "gated_mlp_up", "no-bias: a projection has a bias"),
+        ("down_bias", "gated_mlp_down", "no-bias: the projection has a bias"),
+        ("two_inputs", "gated_mlp_up", "same-input: the projections read different rows"),
         ("gelu", "gated_mlp_up", "the activation is gelu, not SiLU"),
         ("returned", "gated_mlp_down", "single-user: the projection is returned to the caller"),
-        ("read twice", "gated_mlp_up", "same-input: a projection is also read by the caller"),
+        ("read_twice", "gated_mlp_up", "same-input: a projection is also read by the caller"),
     ],
 )
-def test_what_differs_is_the_reason(wrong: str, contract: str, says: str):
-    assert reason(analysis(Gated(wrong), torch.randn(3, WIDTH)).pattern(contract)) == says
+def test_what_differs_is_the_reason(gated: Analysis, variant: str, contract: str, says: str):
+    assert reason(gated, variant, contract) == says
 
 
 class Head(nn.Module):
@@ -167,58 +194,58 @@ class Head(nn.Module):
         self.wrong = wrong
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        scores = self.head(x)
+        scores = self.head(x[:, :60] if self.wrong == "narrow" else x)
         if self.wrong == "capped":
             scores = 30 * torch.tanh(scores / 30)
         return (scores.float().argmax(-1), *((scores,) if self.wrong == "returned" else ()))
 
 
+@pytest.fixture(scope="module")
+def heads() -> Analysis:
+    return analysis(Variants(**{way: Head(way) for way in ("capped", "returned", "narrow")}), torch.randn(2, WIDTH))
+
+
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("variant", "says"),
     [
         ("capped", "greedy: the scores come from aten.mul.Tensor, not straight from a projection"),
         ("returned", "greedy: the scores are also read by the caller"),
         ("narrow", "vector-width: hidden_size % 8 == 0 does not hold for hidden_size = 60"),
     ],
 )
-def test_a_head_whose_scores_are_changed_kept_or_unaligned_is_skipped(wrong: str, says: str):
-    found = analysis(Head(wrong), torch.randn(2, 60 if wrong == "narrow" else WIDTH))
-    assert reason(found.pattern("lm_head_argmax")) == says
+def test_a_head_whose_scores_are_changed_kept_or_unaligned_is_skipped(heads: Analysis, variant: str, says: str):
+    assert reason(heads, variant, "lm_head_argmax") == says
 
 
 class Encoder(nn.Module):
-    """Bidirectional attention with a mask given by the caller, or causal, or none."""
+    """Bidirectional attention without a mask, with one given by the caller, or causal."""
 
-    def __init__(self) -> None:
+    def __init__(self, masked: str = "") -> None:
         super().__init__()
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.masked = masked
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, causal: bool = False) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         batch, length = x.shape[:2]
         q, k, v = self.qkv(x).view(batch, length, 3, HEADS, HEAD).permute(2, 0, 3, 1, 4).unbind(0)
-        bias = None if mask is None else mask[:, None, None, :]
-        return fn.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal)
+        mask = padding[:, None, None, :] if self.masked == "given" else None
+        return fn.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.masked == "causal")
 
 
-def encoded(*args: object) -> Analysis:
-    captured = capture(Encoder(), (torch.randn(2, 8, WIDTH), *args))
-    return analyze(captured.graph, CONTRACTS)
+@pytest.fixture(scope="module")
+def encoders() -> Analysis:
+    modules = {way: Encoder(way) for way in ("given", "causal")}
+    args = torch.randn(2, 8, WIDTH), torch.ones(2, 8, dtype=torch.bool)
+    return analysis(Variants(free=Encoder(), **modules), *args)
 
 
-def test_a_joint_projection_of_an_encoder_is_found():
-    found = encoded()
-    assert only(found.pattern("encoder_qkv"))["num_tokens"] == 16
-    assert only(found.pattern("encoder_attention")) == {
-        "batch_size": 2,
-        "seq_len": 8,
-        "num_heads": HEADS,
-        "head_dim": HEAD,
-    }
+def test_a_joint_projection_of_an_encoder_is_found(encoders: Analysis):
+    assert only(encoders, "free", "encoder_qkv")["num_tokens"] == 16
+    expected = {"batch_size": 2, "seq_len": 8, "num_heads": HEADS, "head_dim": HEAD}
+    assert only(encoders, "free", "encoder_attention") == expected
 
 
-def test_a_mask_that_is_given_or_causal_is_the_reason():
-    given = encoded(torch.ones(2, 8, dtype=torch.bool))
-    says = "bidirectional: padding may be anywhere, it depends on the argument mask"
-    assert reason(given.pattern("encoder_attention")) == says
-    causal = encoded(None, True)
-    assert reason(causal.pattern("encoder_attention")) == "bidirectional: the mask is causal"
+def test_a_mask_that_is_given_or_causal_is_the_reason(encoders: Analysis):
+    says = "bidirectional: padding may be anywhere, it depends on the argument args_1"
+    assert reason(encoders, "given", "encoder_attention") == says
+    assert reason(encoders, "causal", "encoder_attention") == "bidirectional: the mask is causal"
