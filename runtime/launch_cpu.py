@@ -36,6 +36,28 @@ class CpuModule:
         threads = ctypes.c_int(self._threads)
         return CpuCall(self._entries, tuple(values), lambda: self._set_threads(threads), tensors, workspace)
 
+    def caller(self, types: Sequence[type[CValue]]) -> Callable[..., None]:
+        """A function of as many numbers (addresses, sizes) as there are ``types``, for arguments that always change.
+
+        Nothing is checked and nothing is kept alive; binding is for everyone else.
+        """
+        entries = []
+        for entry in self._entries:
+            function = self._library[entry.__name__]  # an object of its own, so that its types are no one else's
+            function.restype, function.argtypes = None, list(types)
+            entries.append(function)
+        set_threads, threads, thread = self._set_threads, ctypes.c_int(self._threads), 0
+
+        def call(*values: float) -> None:
+            nonlocal thread
+            if get_ident() != thread:  # OpenMP keeps the number of threads by calling thread
+                set_threads(threads)
+                thread = get_ident()
+            for entry in entries:
+                entry(*values)
+
+        return call
+
     def _function(self, name: str) -> Callable[..., None]:
         try:
             function = getattr(self._library, name)

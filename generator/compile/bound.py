@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from generator.ir import Graph
+from generator.ir import Graph, ValueKind
 from generator.regions import RegionContract
 from kb.candidate import Candidate
 from kb.dtype import Target
@@ -24,6 +24,8 @@ from runtime.kernel import Compiled, compile_candidate
 from runtime.launch_cpu import CpuModule
 from runtime.launch_cuda import CudaModule
 from runtime.programs.interpret import run
+
+Launch = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]]
 
 
 class UnexpectedInputError(Exception):
@@ -52,28 +54,17 @@ class Fallbacks:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """What a value must be."""
+    """What a value must be. ``held``: the module holds it, so that the same object is the same tensor."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
     align: int
+    held: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _At:
-    """The kernel at one set of dims."""
-
-    dims: Mapping[str, int]
-    module: CpuModule | CudaModule
-    inputs: tuple[_Tensor, ...]
-    outputs: tuple[_Tensor, ...]
-    sizes: tuple[ctypes.c_int32, ...]
-    workspace: torch.Tensor | None
-
-
-class BoundRegion(torch.nn.Module):
-    """One region of the captured graph, run by a kernel. ``forward`` takes ``inputs`` and returns ``outputs``."""
+class BoundRegion:
+    """One region of the captured graph, run by a kernel. Called with the values ``inputs``, it gives ``outputs``."""
 
     def __init__(
         self,
@@ -85,7 +76,6 @@ class BoundRegion(torch.nn.Module):
         *,
         cache: CompileCache | None = None,
     ) -> None:
-        super().__init__()
         program = contract.program
         self.name = name
         self.inputs = tuple(contract.tensors[i.tensor] for i in program.inputs)
@@ -96,68 +86,46 @@ class BoundRegion(torch.nn.Module):
         self._fallbacks = fallbacks
         self._cache = cache or CompileCache()
         self._symbols = _symbol_places(contract)
-        self._known: dict[tuple[int, ...], _At] = {}
+        self._launches: dict[tuple[int, ...], Launch] = {}
         self._broken = ""
 
     def prepare(self) -> None:
         """Load the kernel at the example's dims now, not at the first call. Raises runtime.errors.RuntimeFailure."""
-        self._at(tuple(self._contract.example[s] for s in self._symbols))
+        self._launch_at(tuple(self._contract.example[s] for s in self._symbols))
 
-    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The region's outputs."""
+    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The region's outputs. Never raises where the region's own operators would not."""
         if not self._broken:
             try:
-                return self._launch(values)
+                sizes = tuple([values[i].shape[axis] for i, axis in self._symbols.values()]) if self._symbols else ()
+                launch = self._launches.get(sizes) or self._launch_at(sizes)
+                return launch(values)
             except UnexpectedInputError as error:
                 self._fallbacks.add(self.name, str(error))
+                return self._framework(values)
             except Exception as error:  # whatever fails, the module's result must come
                 self._broken = f"{type(error).__name__}: {error}"
-        if self._broken:
-            self._fallbacks.add(self.name, self._broken)
+        self._fallbacks.add(self.name, self._broken)
         return self._framework(values)
-
-    def _launch(self, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        at = self._at(tuple([values[i].shape[axis] for i, axis in self._symbols.values()]))
-        pointers = []
-        for value, wanted in zip(values, at.inputs, strict=True):
-            pointer = value.data_ptr()
-            if (
-                value.shape != wanted.shape
-                or value.dtype is not wanted.dtype
-                or pointer % wanted.align
-                or (value.stride() != wanted.strides and not _lies_alike(value, wanted))
-            ):
-                raise UnexpectedInputError(_difference(value, wanted))
-            pointers.append(ctypes.c_void_p(pointer))
-        device = values[0].device
-        made = tuple([torch.empty_strided(o.shape, o.strides, dtype=o.dtype, device=device) for o in at.outputs])
-        pointers += [ctypes.c_void_p(tensor.data_ptr()) for tensor in made]
-        scratch = ctypes.c_void_p(0 if at.workspace is None else at.workspace.data_ptr())
-        at.module.bind((*pointers, *at.sizes, scratch), {}, at.workspace)()
-        return made
 
     def _framework(self, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         dims = {s: int(values[i].shape[axis]) for s, (i, axis) in self._symbols.items()}
-        named = {i.value: value for i, value in zip(self._contract.program.inputs, values, strict=True)}
-        return tuple(run(self._contract.program, dims, named))
+        return run(self._contract.program, dims, values)
 
-    def _at(self, sizes: tuple[int, ...]) -> _At:
-        if (found := self._known.get(sizes)) is None:
-            found = self._known[sizes] = self._load(dict(zip(self._symbols, sizes, strict=True)))
-        return found
-
-    def _load(self, dims: dict[str, int]) -> _At:
+    def _launch_at(self, sizes: tuple[int, ...]) -> Launch:
+        dims = dict(zip(self._symbols, sizes, strict=True))
         region, contract = self._contract, self._contract.contract
         compiled = compile_candidate(self._candidate, contract, dims, region.storage, cache=self._cache)
         zeroed = self._candidate.plan.workspace.zeroed == "once"
-        return _At(
-            dims=dims,
-            module=_module(compiled),
-            inputs=tuple(self._tensor(i.tensor, dims) for i in region.program.inputs),
-            outputs=tuple(self._tensor(o.tensor, dims) for o in region.program.outputs),
-            sizes=tuple(ctypes.c_int32(dims[name]) for name in contract.dims),
-            workspace=make_workspace(compiled.workspace_bytes, zeroed=zeroed, device=self._candidate.target.value),
+        target = self._candidate.target.value
+        found = self._launches[sizes] = _launcher(
+            compiled,
+            [self._tensor(i.tensor, dims) for i in region.program.inputs],
+            [self._tensor(o.tensor, dims) for o in region.program.outputs],
+            [dims[name] for name in contract.dims],
+            make_workspace(compiled.workspace_bytes, zeroed=zeroed, device=target),
         )
+        return found
 
     def _tensor(self, tensor: str, dims: Mapping[str, int]) -> _Tensor:
         value = self._graph.values[self._contract.tensors[tensor]]
@@ -166,13 +134,58 @@ class BoundRegion(torch.nn.Module):
             strides=tuple(parse(str(e)).evaluate_int(dims) for e in value.strides),
             dtype=getattr(torch, value.dtype),
             align=self._contract.contract.tensor(tensor).align,
+            held=value.kind is ValueKind.PARAMETER,
         )
 
 
-def _module(compiled: Compiled) -> CpuModule | CudaModule:
-    if compiled.candidate.target is Target.CUDA:
-        return CudaModule(compiled.image, compiled.launches, compiled.device)
-    return CpuModule(compiled.image, compiled.launches, compiled.device.num_sms)
+def _launcher(
+    compiled: Compiled,
+    inputs: Sequence[_Tensor],
+    outputs: Sequence[_Tensor],
+    sizes: Sequence[int],
+    workspace: torch.Tensor | None,
+) -> Launch:
+    """The call itself, everything that can be known before it looked up: it runs once a region and step."""
+    enter = _entry(compiled, len(inputs) + len(outputs), len(sizes), workspace)
+    wanted = [(t.shape, t.strides, t.dtype, t.align - 1, t.held, number) for number, t in enumerate(inputs)]
+    made_of = [(t.shape, t.strides, t.dtype) for t in outputs]
+    tail = (*sizes, 0 if workspace is None else workspace.data_ptr())
+    seen: list[torch.Tensor | None] = [None] * len(inputs)
+    known = [0] * len(inputs)
+    empty = torch.empty_strided
+
+    def launch(values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        pointers = []
+        for value, (shape, strides, dtype, mask, held, number) in zip(values, wanted, strict=True):
+            pointer = value.data_ptr()
+            if not held or seen[number] is not value or known[number] != pointer:
+                if value.shape != shape or value.dtype is not dtype or pointer & mask:
+                    raise UnexpectedInputError(_difference(value, inputs[number]))
+                if value.stride() != strides and not _lies_alike(value, inputs[number]):
+                    raise UnexpectedInputError(_difference(value, inputs[number]))
+                seen[number], known[number] = value if held else None, pointer
+            pointers.append(pointer)
+        device = values[0].device
+        made = tuple([empty(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in made_of])
+        enter(*pointers, *[tensor.data_ptr() for tensor in made], *tail)
+        return made
+
+    return launch
+
+
+def _entry(compiled: Compiled, tensors: int, sizes: int, workspace: torch.Tensor | None) -> Callable[..., None]:
+    """The kernel as a function of addresses and sizes."""
+    if compiled.candidate.target is Target.CPU:
+        module = CpuModule(compiled.image, compiled.launches, compiled.device.num_sms)
+        return module.caller([ctypes.c_void_p] * tensors + [ctypes.c_int32] * sizes + [ctypes.c_void_p])
+    on_device = CudaModule(compiled.image, compiled.launches, compiled.device)
+
+    def enter(*values: int) -> None:
+        addresses = [ctypes.c_void_p(v) for v in values[:tensors]]
+        numbers = [ctypes.c_int32(v) for v in values[tensors : tensors + sizes]]
+        on_device.bind((*addresses, *numbers, ctypes.c_void_p(values[-1])), {}, workspace)()
+
+    return enter
 
 
 def _symbol_places(contract: RegionContract) -> dict[str, tuple[int, int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,8 +81,6 @@ def rewritten(
     for node in old.graph.nodes:
         _emit(node, work)
     work.new.set_codegen(old.graph._codegen)
-    for number, item in enumerate(kept):
-        old.add_submodule(f"region_{number}", item.region)
     module = fx.GraphModule(old, work.new)
     module.graph.lint()
     return module, left_out
@@ -137,9 +136,20 @@ def _emit(node: fx.Node, work: _Rewriting) -> None:
     sources = [work.names[value] for value in region.inputs]
     for source in sources:
         _emit(source, work)
-    call = work.new.call_module(f"region_{unit}", tuple(work.made[s.name] for s in sources))
+    call = work.new.call_function(_function(region), tuple(work.made[s.name] for s in sources))
     for number, value in enumerate(region.outputs):
         work.made[work.names[value].name] = work.new.call_function(operator.getitem, (call, number))
+
+
+def _function(region: BoundRegion) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The region as a plain function: a module's call would cost as much as a small kernel."""
+    call = region.__call__
+
+    def run_region(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return call(*values)
+
+    run_region.__name__ = run_region.__qualname__ = re.sub(r"\W", "_", f"region_{region.name}")
+    return run_region
 
 
 def _is_statement(node: fx.Node) -> bool:

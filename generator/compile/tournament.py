@@ -36,13 +36,14 @@ class Rule(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Effort:
     """``whole``: the winner goes through the full trial. ``timed``: plans are timed. ``seconds`` bounds all judging;
-    ``kinds`` bounds how many kinds of regions are judged."""
+    ``kinds`` bounds how many kinds of regions are judged; ``timing_seconds`` is for one timing of one plan."""
 
     whole: bool = True
     timed: bool = True
     seconds: float | None = None
     kinds: int | None = None
     rule: Rule = Rule.FASTEST
+    timing_seconds: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class Tournament:
         verdict = judge(
             candidate,
             contract.contract,
-            options=Options(gates=gates, quick=effort == QUICK),
+            options=Options(gates=gates, quick=effort == QUICK, timing_seconds=self.effort.timing_seconds),
             worker=self._running(),
         )
         self.judgements += 1

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import getitem
 from typing import Any
 
 import torch
+from torch import fx
 
 from kb.expr import parse
 from runtime.errors import LoadError
-from runtime.programs.program import Argument, Layout, Program, Ref, Size, Step
+from runtime.programs.program import Argument, Layout, Program, Ref, Size
 
-Environment = dict[str, Any]
 Dims = Mapping[str, int]
 
 
@@ -56,67 +57,58 @@ def prepare(program: Program, dims: Dims, tensors: Mapping[str, torch.Tensor | N
     """A call without arguments that runs the program over ``tensors``, operator by operator.
 
     An output's operator writes it in place where the framework has such an operator, so that no copy is added to what
-    a model would run. Raises LoadError for an unknown operator, KeyError for a tensor that is missing.
+    a model would run. The calls stand one after the other in generated code, as in a captured module: nothing is
+    interpreted while it is timed. Raises LoadError for an unknown operator, KeyError for a tensor that is missing.
     """
-    start: Environment = {i.value: to_value(_need(tensors, i.tensor), i.layout, dims) for i in program.inputs}
-    places: dict[str, list[torch.Tensor]] = {}
-    for output in program.outputs:
-        places.setdefault(output.value, []).append(to_value(_need(tensors, output.tensor), output.layout, dims))
+    given = [to_value(_need(tensors, i.tensor), i.layout, dims) for i in program.inputs]
+    places = [to_value(_need(tensors, o.tensor), o.layout, dims) for o in program.outputs]
     device = next(t.device for t in tensors.values() if t is not None)
-    runs = [_Run(step, dims, places, device) for step in program.steps]
-    direct = {run.step.outputs[0] for run in runs if run.direct is not None}
-    copies = [
-        (value, place) for value, found in places.items() for i, place in enumerate(found) if i or value not in direct
-    ]
+    function = _written(program, dims, device, in_place=True)
+    arguments = (*given, *places)
 
     def call() -> None:
-        values = dict(start)
-        for run in runs:
-            run(values)
-        for value, place in copies:
-            place.copy_(values[value])
+        function(*arguments)
 
     return call
 
 
-def run(program: Program, dims: Dims, values: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """The program's outputs in order, computed from ``values`` (by the program's own names) as the framework does."""
-    device = next(iter(values.values())).device
-    known: Environment = dict(values)
+def run(program: Program, dims: Dims, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The program's outputs in order, computed from its inputs' ``values`` as the framework does."""
+    return tuple(_written(program, dims, values[0].device, in_place=False)(*values))
+
+
+def _written(program: Program, dims: Dims, device: torch.device, *, in_place: bool) -> Callable[..., Any]:
+    """The program as code: its inputs and, ``in_place``, memory for its outputs as arguments."""
+    graph = fx.Graph()
+    values = {i.value: graph.placeholder(i.value) for i in program.inputs}
+    places = [graph.placeholder(f"place{n}") for n, _ in enumerate(program.outputs)] if in_place else []
+    waiting = {o.value: place for o, place in zip(program.outputs, places, strict=False)}
+    left = list(zip(program.outputs, places, strict=False))
     for step in program.steps:
-        _Run(step, dims, {}, device)(known)
-    return [known[output.value] for output in program.outputs]
-
-
-class _Run:
-    """One step, its operator found and its constant arguments made."""
-
-    def __init__(self, step: Step, dims: Dims, places: Mapping[str, list[torch.Tensor]], device: torch.device) -> None:
-        self.step = step
-        self._dims = dims
-        self._operator = operator(step.op)
-        self._kwargs = {name: argument for name, argument in step.kwargs if name != "device"}
-        self._device = {"device": device} if any(name == "device" for name, _ in step.kwargs) else {}
-        self.direct: Any = None
-        self._accepted: frozenset[str] = frozenset()
-        self._place: torch.Tensor | None = None
-        if len(step.outputs) == 1 and step.outputs[0] in places:
-            self.direct = writing_overload(self._operator)
-            self._place = places[step.outputs[0]][0]
-        if self.direct is not None:
-            self._accepted = frozenset(a.name for a in self.direct._schema.arguments)
-
-    def __call__(self, values: Environment) -> None:
-        args = [resolve(a, values, self._dims) for a in self.step.args]
-        kwargs = {name: resolve(a, values, self._dims) for name, a in self._kwargs.items()}
-        if self.direct is not None:
-            kwargs = {name: value for name, value in kwargs.items() if name in self._accepted}
-            values[self.step.outputs[0]] = self.direct(*args, **kwargs, out=self._place)
-            return
-        results = self._operator(*args, **kwargs, **self._device)
-        if len(self.step.outputs) == 1 and isinstance(results, torch.Tensor):
-            results = (results,)
-        values.update(zip(self.step.outputs, results, strict=False))
+        found = operator(step.op)
+        args = tuple(resolve(a, values, dims) for a in step.args)
+        kwargs = {name: resolve(a, values, dims) for name, a in step.kwargs if name != "device"}
+        direct = writing_overload(found) if len(step.outputs) == 1 and step.outputs[0] in waiting else None
+        if direct is not None:
+            accepted = {a.name for a in direct._schema.arguments}
+            kwargs = {name: value for name, value in kwargs.items() if name in accepted}
+            place = waiting[step.outputs[0]]
+            values[step.outputs[0]] = graph.call_function(direct, args, {**kwargs, "out": place})
+            left = [item for item in left if item[1] is not place]
+            continue
+        if any(name == "device" for name, _ in step.kwargs):
+            kwargs["device"] = device
+        result = graph.call_function(found, args, kwargs)
+        if len(step.outputs) == 1 and len(found._schema.returns) == 1:
+            values[step.outputs[0]] = result
+        else:
+            for number, name in enumerate(step.outputs):
+                values[name] = graph.call_function(getitem, (result, number))
+    for output, place in left:
+        graph.call_method("copy_", (place, values[output.value]))
+    graph.output(None if in_place else tuple(values[o.value] for o in program.outputs))
+    function: Callable[..., Any] = fx.GraphModule(torch.nn.Module(), graph).forward
+    return function
 
 
 def writing_overload(found: Any) -> Any:

@@ -76,14 +76,10 @@ def test_the_emitted_folder_builds_alone_and_gives_the_same_bits(
     lines = done.stdout.splitlines()
     assert lines[-1] == "all right"
     assert [line.endswith("the same bits") for line in lines[:-1]] == [True] * 3
-
-
-def test_the_check_of_the_folder_finds_a_wrong_result(stack: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    clean = tmp_path / "elsewhere"
-    shutil.copytree(folder, clean)
+    # And the check is one: it finds a result that is not the judged kernel's.
     expected = next(clean.glob("kernels/*/example/out0.bin"))
     expected.write_bytes(bytes(reversed(expected.read_bytes())))
-    done = subprocess.run(["./build.sh"], cwd=clean, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(["build/check"], cwd=clean, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "differs by" in done.stdout
 
@@ -159,13 +155,12 @@ def test_sizes_that_may_change_are_arguments_of_the_kernel(tmp_path: Path) -> No
 
 def test_a_small_qwen3_is_compiled_from_its_folder(tmp_path: Path) -> None:
     code, data = run(
-        str(ROOT / "models" / "tiny-qwen3"), "--untimed", "--plans", "1", "--kinds", "2", "--out", str(tmp_path / "q")
+        str(ROOT / "models" / "tiny-qwen3"), "--untimed", "--plans", "1", "--kinds", "1", "--out", str(tmp_path / "q")
     )
     assert code == 0
     assert data["whole"]["same"]
-    kept = [kind for kind in data["kinds"] if kind["kept"] != "framework"]
-    assert len(kept) == 2
-    assert all(len(kind["regions"]) >= 4 for kind in kept)  # four layers, judged once
+    (kept,) = [kind for kind in data["kinds"] if kind["kept"] != "framework"]
+    assert len(kept["regions"]) == 4  # four layers, judged once
     assert (tmp_path / "q" / "build.sh").is_file()
 
 

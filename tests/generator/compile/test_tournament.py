@@ -26,7 +26,7 @@ def norm_of(kinds: tuple[Kind, ...]) -> Kind:
 @pytest.fixture(scope="module")
 def timed(kinds: tuple[Kind, ...], tmp_path_factory: pytest.TempPathFactory) -> tuple[Tournament, Path]:
     folder = tmp_path_factory.mktemp("judged")
-    tournament = Tournament(Target.CPU, Effort(whole=False), VerdictStore(folder, WHERE))
+    tournament = Tournament(Target.CPU, Effort(whole=False, timing_seconds=0.2), VerdictStore(folder, WHERE))
     return tournament, folder
 
 

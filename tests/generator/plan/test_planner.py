@@ -156,6 +156,6 @@ def test_an_advised_order_moves_plans_and_adds_none() -> None:
     found = plans_for(spec, contract, H200, {}, STORAGE, limit=3)
     last = found.legal[-1].key
     moved = found.reordered([last])
-    assert [plan.key for plan in moved.plans][0] == last
+    assert moved.plans[0].key == last
     assert len(moved.plans) == 3
     assert moved.legal == found.legal
