@@ -1,11 +1,12 @@
 """Decoding on a CPU beside Hugging Face eager, in one run, and the engine's peak memory.
 
-    python bench/cpu_decode.py --size 0.6b --tokens 48 --rounds 5 --out bench/results/cpu-decode.json
+    python bench/cpu_decode.py --size 0.6b --out bench/results/cpu-decode.json
 
-Weights are random and shared: the Hugging Face model's parameters are views of the engine's. Both continue the same
-prompt, taking turns round by round, so that what else the machine does hits both. Hugging Face runs its default
-attention (scaled_dot_product_attention) with its dynamic cache, one token a call, which is the faster of its eager
-paths. Peak memory is that of a process of its own that loads the same weights and runs the engine alone.
+The engine runs what its selection chooses among the library path and the kernels of the store; ``--library-path``
+leaves it at the former. Weights are random and shared: the Hugging Face model's parameters are views of the engine's.
+Both continue the same prompt, taking turns round by round, so that what else the machine does hits both. Hugging Face
+runs its default attention (scaled_dot_product_attention) with its dynamic cache, one token a call, which is the faster
+of its eager paths. Peak memory is that of a process of its own that loads the same weights and runs the engine alone.
 """
 
 from __future__ import annotations
@@ -17,16 +18,23 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
 
+from kb.library import library_root
+from kb.store import KernelStore
+from runtime.engine.choosing import BucketChoice
 from runtime.engine.config import EngineConfig
 from runtime.engine.engine import Engine
 from runtime.engine.request import SamplingParams
+from runtime.engine.selecting import as_table, select
 from runtime.engine.speed import floor_ms, peak_host_bytes
 from runtime.models.spec import DecoderSpec, spec_from_config
 from runtime.models.weights import DecoderWeights, random_weights
@@ -62,6 +70,7 @@ class Settings:
     tokens: int
     rounds: int
     threads: int
+    library_path: bool = False
 
 
 def qwen3_config(size: str) -> dict[str, Any]:
@@ -77,12 +86,18 @@ def qwen3_config(size: str) -> dict[str, Any]:
     }
 
 
-def engine_for(settings: Settings) -> Engine:
-    """The engine over random weights, its cache just large enough."""
+def engine_for(settings: Settings) -> tuple[Engine, list[BucketChoice]]:
+    """The engine over random weights, its cache just large enough, and what was chosen for it."""
     spec = spec_from_config(qwen3_config(settings.size), {})
     weights = random_weights(spec, torch.device("cpu"), torch.bfloat16)
-    blocks = 2 + -(-(settings.prompt + settings.tokens) // 16)
-    return Engine(spec, weights, EngineConfig(max_batch=1, kv_blocks=blocks, prefix_cache=False))
+    context = settings.prompt + settings.tokens
+    config = EngineConfig(max_batch=1, kv_blocks=2 + -(-context // 16), max_model_len=context, prefix_cache=False)
+    engine = Engine(spec, weights, config)
+    if settings.library_path:
+        return engine, []
+    root = library_root()
+    folder = Path(tempfile.gettempdir()) / "agentcompile-selections"
+    return engine, select(engine.executor, root, store=KernelStore(root / "kernels"), context=context, cache=folder)
 
 
 def prompt_of(settings: Settings) -> list[int]:
@@ -155,7 +170,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     from runtime.bandwidth import measure_bandwidth
     from runtime.device import device_for
 
-    engine = engine_for(settings)
+    engine, choices = engine_for(settings)
     weights = engine.decoder.weights
     model = reference_model(engine.spec, weights, settings)
     engine_round(engine, settings), reference_round(model, settings)
@@ -185,6 +200,8 @@ def measure(settings: Settings) -> dict[str, Any]:
         "floor_ms": floor,
         "read_gbps": gbps,
         "weight_bytes": weights.nbytes,
+        "chosen": [row for row in as_table(choices) if row["chosen"]],
+        "step_us": {"library": choices[0].library_us, "chosen": choices[0].step_us} if choices else None,
         "memory": _memory(settings),
     }
 
@@ -192,6 +209,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 def _memory(settings: Settings) -> dict[str, int]:
     """Peak memory of a process that runs the engine alone."""
     arguments = ["--size", settings.size, "--prompt", settings.prompt, "--tokens", settings.tokens, "--alone"]
+    arguments += ["--library-path"] if settings.library_path else []
     command = [sys.executable, __file__, *map(str, arguments), "--threads", str(settings.threads)]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     memory: dict[str, int] = json.loads(out)
@@ -199,13 +217,21 @@ def _memory(settings: Settings) -> dict[str, int]:
 
 
 def alone(settings: Settings) -> dict[str, int]:
-    """Run the engine once; what it needed."""
-    engine = engine_for(settings)
+    """Run the engine once; what it needed. ``imported_bytes``: what Python and torch take before anything is done."""
+    imported = peak_host_bytes()
+    engine, _ = engine_for(settings)
     engine_round(engine, settings)
     pool = engine.decoder.pool.storage
     weights, kv = engine.decoder.weights.nbytes, pool.numel() * pool.itemsize
     peak = peak_host_bytes()
-    return {"peak_bytes": peak, "weight_bytes": weights, "kv_bytes": kv, "rest_bytes": peak - weights - kv}
+    rest = peak - weights - kv
+    return {
+        "peak_bytes": peak,
+        "weight_bytes": weights,
+        "kv_bytes": kv,
+        "rest_bytes": rest,
+        "imported_bytes": imported,
+    }
 
 
 def _processor() -> str:
@@ -229,10 +255,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--library-path", action="store_true", help="use no kernels")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
-    settings = Settings(a.size, a.prompt, a.tokens, a.rounds, a.threads)
+    settings = Settings(a.size, a.prompt, a.tokens, a.rounds, a.threads, a.library_path)
     torch.set_num_threads(settings.threads)
     record: dict[str, Any] = alone(settings) if a.alone else measure(settings)
     text = json.dumps(record, indent=2)
