@@ -13,8 +13,9 @@ from validator.inputs import CallInputs, allocate_outputs
 from validator.references import reference
 
 EPS = {DType.BFLOAT16: 2**-8, DType.FLOAT16: 2**-11, DType.FLOAT32: 2**-23}
-# A few roundings of the storage type; in float32 the sums themselves.
-LIMIT = {DType.BFLOAT16: 6.0, DType.FLOAT16: 6.0, DType.FLOAT32: 24.0}
+# A few roundings of the storage type. In float32 it is the sums themselves: one of 2,048 terms in a row is off by seven
+# spacings (root mean square), the worst of ten thousand by thirty.
+LIMIT = {DType.BFLOAT16: 6.0, DType.FLOAT16: 6.0, DType.FLOAT32: 36.0}
 
 
 def assert_right(

@@ -1,7 +1,8 @@
 """``python -m validator.sanitizers.device_run JOB``: one candidate, every buffer an allocation of exactly its size.
 
 Runs under compute-sanitizer. torch's allocator rounds sizes up and hands memory out again, which would hide what the
-tools look for; so the buffers come from the driver, and torch sees them as views.
+tools look for; so the buffers come from the driver, and torch sees them as views. Between them lies memory that was
+given back: the driver packs small allocations, and past the end of one would be the next one's first byte.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import torch
 from kb.contract import Role
 from runtime.kernel import Kernel
 from validator.inputs.call_inputs import TORCH_DTYPES
+
+_GAP_BYTES = 64 << 10
 
 
 class _Block:
@@ -40,6 +43,7 @@ def main(path: Path) -> None:
     kernel = Kernel(job["compiled"])
     signature = kernel.compiled.signature
     tensors: dict[str, torch.Tensor | None] = {}
+    gaps = [_Block(_GAP_BYTES)]
     for tensor in signature.contract.tensors:
         if not signature.contract.is_present(tensor, signature.dims):
             tensors[tensor.name] = None
@@ -50,11 +54,14 @@ def main(path: Path) -> None:
         if tensor.role is not Role.OUT:
             block.copy_(job["tensors"][tensor.name])
         tensors[tensor.name] = block
+        gaps.append(_Block(_GAP_BYTES))
     workspace = None
     if kernel.workspace_bytes:
         workspace = torch.as_tensor(_Block(kernel.workspace_bytes), device="cuda")
         if kernel.workspace_zeroed:
             workspace.zero_()
+        gaps.append(_Block(_GAP_BYTES))
+    gaps.clear()
     call = kernel.bind(tensors, job["scalars"], workspace=workspace)
     for _ in range(2):
         call()
