@@ -138,6 +138,15 @@ def test_a_long_prompt_leaves_room_for_the_one_behind_it() -> None:
     assert [c.length for c in sorted(s.step().prefill, key=lambda c: c.request.arrival)] == [50, 10]
 
 
+def test_prompts_that_fit_a_step_are_not_cut_for_those_behind_them() -> None:
+    s = small(max_batch=8, max_step_tokens=64, num_blocks=200)
+    for i in range(5):
+        s.submit((i % 3, i // 3) * 10, 1)  # no two share a block
+    first = [c.length for c in sorted(s.step().prefill, key=lambda c: c.request.arrival)]
+    assert first == [20, 20, 20, 4]  # one is cut, by the end of the step
+    assert [c.length for c in sorted(s.step().prefill, key=lambda c: c.request.arrival)] == [16, 20]
+
+
 def test_nobody_overtakes_the_head_of_the_queue() -> None:
     s = small(num_blocks=9, max_step_tokens=40)
     s.submit((1,) * 14, 2)
