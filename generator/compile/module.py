@@ -12,6 +12,8 @@ import torch
 from torch import fx
 
 from generator.compile.bound import BoundRegion, Fallbacks
+from generator.compile.calls import CallForm, OtherCallError
+from generator.ir import Graph
 
 # They state what the tracer knew and compute nothing; the values they look at may no longer exist.
 _STATEMENTS = ("_assert_tensor_metadata",)
@@ -21,24 +23,30 @@ class CompiledModule:
     """Call it as the module. For inference: gradients are not recorded.
 
     Whatever fails, the module itself is called instead: ``fallbacks`` counts it, with a warning at the first time.
-    ``kernels`` is False where the module was measured to be faster without; it is then called at once.
+    ``kernels`` is False where the module was measured to be faster without; it is then called at once. ``code`` is the
+    graph with regions in place of operators, for whoever wants to read it.
     """
 
     def __init__(
-        self, module: torch.nn.Module, graph: torch.nn.Module, fallbacks: Fallbacks, *, kernels: bool = True
+        self, module: torch.nn.Module, rewritten: Rewritten, fallbacks: Fallbacks, *, kernels: bool = True
     ) -> None:
         self.module = module
-        self.graph = graph
         self.fallbacks = fallbacks
         self.kernels = kernels
+        self.code = rewritten.code
+        self._form = rewritten.form
+        self._held = rewritten.held
+        self._function = rewritten.function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
         with torch.no_grad():
             if self.kernels:
                 try:
-                    return self.graph(*args, **kwargs)
-                except Exception as error:  # a call that was not captured is still a call of the module
+                    return self._form.unflatten(self._function(*self._held, *self._form.flatten(args, kwargs)))
+                except OtherCallError as error:
+                    self.fallbacks.add("the module", str(error))
+                except Exception as error:  # a call that cannot be run this way is still a call of the module
                     self.fallbacks.add("the module", f"{type(error).__name__}: {str(error).strip()[:300]}")
             return self.module(*args, **kwargs)
 
@@ -51,11 +59,24 @@ class Replacement:
     region: BoundRegion
 
 
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A captured program as a function of what the module holds and the call's flat values, in this order.
+
+    ``left_out``: replacements that are not in it, with the reason.
+    """
+
+    function: Callable[..., Sequence[Any]]
+    held: Sequence[Any]
+    form: CallForm
+    code: fx.Graph
+    left_out: Sequence[tuple[Replacement, str]]
+
+
 @dataclass(slots=True)
 class _Rewriting:
-    """State of one rewriting: the old nodes by name, the new graph, and who is what in it."""
+    """State of one rewriting: the old nodes by the ids of their values, the new graph, and who is what in it."""
 
-    old: fx.GraphModule
     names: Mapping[str, fx.Node]
     unit_of: Mapping[str, int]
     replacements: Sequence[Replacement]
@@ -64,26 +85,26 @@ class _Rewriting:
     done: set[int] = field(default_factory=set)
 
 
-def rewritten(
-    program: torch.export.ExportedProgram, replacements: Sequence[Replacement]
-) -> tuple[torch.nn.Module, list[tuple[Replacement, str]]]:
-    """The exported program as a module in which every replacement is one call.
+def rewritten(program: torch.export.ExportedProgram, graph: Graph, replacements: Sequence[Replacement]) -> Rewritten:
+    """The exported program with one call for every replacement.
 
-    Also returns the replacements that were left out, with the reason: where something outside reads a size off a value
-    that no longer exists. Regions must not depend on each other in a circle, which the analyzer sees to.
+    A replacement is left out where something outside reads a size off a value that no longer exists. Regions must not
+    depend on each other in a circle, which the analyzer sees to. What the module holds is looked up once, here.
     """
-    old = program.module()
+    old = program.module(check_guards=False)
     assert isinstance(old, fx.GraphModule)
     kept, left_out = _possible(old, replacements)
-    names = _by_value(old, program)
     unit_of = {node: number for number, item in enumerate(kept) for node in item.nodes}
-    work = _Rewriting(old, names, unit_of, kept)
+    work = _Rewriting(_by_value(old, program), unit_of, kept)
+    attributes = [node for node in old.graph.nodes if node.op == "get_attr"]
+    for number, node in enumerate(attributes):
+        work.made[node.name] = work.new.placeholder(f"held_{number}")
     for node in old.graph.nodes:
         _emit(node, work)
-    work.new.set_codegen(old.graph._codegen)
-    module = fx.GraphModule(old, work.new)
-    module.graph.lint()
-    return module, left_out
+    work.new.lint()
+    held = [operator.attrgetter(str(node.target))(old) for node in attributes]
+    function = fx.GraphModule(old, work.new).forward
+    return Rewritten(function, held, CallForm(program, graph), work.new, left_out)
 
 
 def _possible(

@@ -198,9 +198,9 @@ def _put_together(
                 left_out[region.id] = str(error)
                 continue
             replacements.append(Replacement(region.nodes, bound))
-    module, refused = rewritten(captured.program, replacements)
-    left_out |= {item.region.name: reason for item, reason in refused}
-    return CompiledModule(subject.module, module, fallbacks), left_out
+    made = rewritten(captured.program, captured.graph, replacements)
+    left_out |= {item.region.name: reason for item, reason in made.left_out}
+    return CompiledModule(subject.module, made, fallbacks), left_out
 
 
 __all__ = ["Compilation", "Settings", "compile_module", "device_of"]

@@ -41,9 +41,9 @@ def compiled(subject: Subject, captured: Capture, kinds: tuple[Kind, ...], cache
     assert len(wanted) == 2
     made = [item for kind in wanted for item in replacements(kind, captured, fallbacks, cache)]
     assert captured.program is not None
-    module, left_out = rewritten(captured.program, made)
-    assert left_out == []
-    return CompiledModule(subject.module, module, fallbacks)
+    found = rewritten(captured.program, captured.graph, made)
+    assert found.left_out == []
+    return CompiledModule(subject.module, found, fallbacks)
 
 
 def test_it_gives_what_the_module_gives(compiled: CompiledModule, subject: Subject) -> None:
@@ -93,8 +93,7 @@ def test_a_kernel_that_cannot_be_loaded_leaves_the_framework(
     broken = made[0].region
     broken._candidate = broken._candidate.model_copy(update={"source": "this is no C++"})
     assert captured.program is not None
-    module, _ = rewritten(captured.program, made)
-    call = CompiledModule(subject.module, module, fallbacks)
+    call = CompiledModule(subject.module, rewritten(captured.program, captured.graph, made), fallbacks)
     with pytest.warns(UserWarning, match="falls back"):
         scores, _ = call(*subject.args)
     call(*subject.args)
