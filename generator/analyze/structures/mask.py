@@ -62,44 +62,78 @@ def mask_of(graph: Graph, value: str | None, *, is_causal: bool) -> Mask:
     if value is None:
         return Mask("none")
     try:
-        table = _compute(graph, value, {})
+        return _classify(_compute(graph, value, {}))
     except _UnknownMaskError as error:
-        return Mask("given" if error.given else "other", detail=str(error))
-    return _classify(table)
+        kind: MaskKind = "given" if error.given else "other"
+        return _of_one_position(graph, value) or Mask(kind, detail=str(error))
 
 
-def _classify(table: Array) -> Mask:
+def _of_one_position(graph: Graph, value: str) -> Mask | None:
+    """The mask of one query whose position the graph is given: a cache of fixed size is masked like that.
+
+    The position is tried at two places; what is visible must follow it.
+    """
+    shape = graph.values[value].shape
+    keys = shape[-1] if shape else 0
+    if len(shape) < 2 or shape[-2] != 1 or not isinstance(keys, int) or keys < 4:
+        return None
+    places = (keys // 2, keys - 1)
+    try:
+        rows = [_one_table(_compute(graph, value, {}, position=place))[0] for place in places]
+    except _UnknownMaskError:
+        return None
+    distances = [place - np.arange(keys) for place in places]
+    window = int(rows[1].sum())
+    followed = all(
+        np.array_equal(row, (distance >= 0) & (distance < window))
+        for row, distance in zip(rows, distances, strict=True)
+    )
+    if not followed:
+        return None
+    return Mask("causal") if window == keys else Mask("window", window)
+
+
+def _one_table(table: Array) -> Array:
+    """What is visible [queries, keys], where it is the same for all sequences and heads."""
     if table.dtype == np.bool_:
         visible = table
     elif np.all((table == 0) | (table <= -1e4)):
         visible = table == 0
     else:
-        return Mask("other", detail="it adds numbers to the scores")
-    while visible.ndim < 2:
-        visible = visible[None]
-    if visible.all():
-        return Mask("none")
-    visible = np.broadcast_to(visible, np.broadcast_shapes(visible.shape, (1, 1)))
+        raise _UnknownMaskError("it adds numbers to the scores")
+    visible = np.atleast_2d(visible)
     flat = visible.reshape(-1, *visible.shape[-2:])
     if not (flat == flat[:1]).all():
-        return Mask("other", detail="it differs between sequences or heads")
-    queries, keys = flat.shape[-2:]
+        raise _UnknownMaskError("it differs between sequences or heads")
+    return np.asarray(flat[0])
+
+
+def _classify(table: Array) -> Mask:
+    visible = _one_table(table)
+    if visible.all():
+        return Mask("none")
+    queries, keys = visible.shape
     distance = (np.arange(queries)[:, None] + keys - queries) - np.arange(keys)[None, :]
-    if np.array_equal(flat[0], distance >= 0):
+    if np.array_equal(visible, distance >= 0):
         return Mask("causal")
-    window = int(flat[0].sum(axis=-1).max())
-    if np.array_equal(flat[0], (distance >= 0) & (distance < window)):
+    window = int(visible.sum(axis=-1).max())
+    if np.array_equal(visible, (distance >= 0) & (distance < window)):
         return Mask("window", window)
     return Mask("other", detail="it is neither causal nor a window")
 
 
-def _compute(graph: Graph, value: str, done: dict[str, Array]) -> Array:
-    """The value as an array, where it depends on numbers alone. Symbolic sizes stand for the least they may be."""
+def _compute(graph: Graph, value: str, done: dict[str, Array], *, position: int | None = None) -> Array:
+    """The value as an array, where it depends on numbers alone. Symbolic sizes stand for the least they may be.
+
+    With a ``position``, single integers that the graph is given are taken to be that.
+    """
     if value in done:
         return done[value]
     node = graph.producer(value)
     if node is None:
         known = graph.values[value]
+        if position is not None and known.dtype in ("int64", "int32") and known.shape[-1:] in ((), (1,)):
+            return np.full([_number(size, graph.extents) for size in known.shape], position)
         if known.kind is ValueKind.INPUT:
             raise _UnknownMaskError(f"it depends on the argument {known.name or value}", given=True)
         raise _UnknownMaskError(f"it depends on {known.name or value}")
@@ -109,7 +143,7 @@ def _compute(graph: Graph, value: str, done: dict[str, Array]) -> Array:
 
     def read(arg: Arg) -> Any:
         if isinstance(arg, ValueRef):
-            return _compute(graph, arg.id, done)
+            return _compute(graph, arg.id, done, position=position)
         return _number(arg.text, graph.extents) if isinstance(arg, Size) else arg
 
     result = _step(node, shape, read)

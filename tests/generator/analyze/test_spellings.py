@@ -142,6 +142,36 @@ def test_norms_after_the_rotation_are_not_the_preludes(decoders: Analysis):
     assert reason(decoders, "late_norm", "attention_prelude") == says
 
 
+class FixedCache(nn.Module):
+    """A decode step over a cache of fixed size in buffers, at a position that is an argument; the last four count."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(1, HEADS, 8, HEAD))
+        self.register_buffer("values", torch.zeros(1, HEADS, 8, HEAD))
+        self.window = window
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.keys.index_copy_(2, position, k * 2)
+        self.values.index_copy_(2, position, v * 2)
+        place = torch.arange(8)
+        visible = (place <= position[:, None]) & (place > position[:, None] - self.window)
+        return fn.scaled_dot_product_attention(q * 2, self.keys, self.values, attn_mask=visible)
+
+
+def test_a_cache_of_fixed_size_is_appended_to_and_read_up_to_the_position():
+    row = torch.randn(1, HEADS, 1, HEAD)
+    found = analysis(Variants(all=FixedCache(8), four=FixedCache(4)), row, row, row, torch.tensor([5]))
+    assert only(found, "all", "kv_append") | {"block_size": 0} == {
+        "num_tokens": 1,
+        "num_kv_heads": HEADS,
+        "head_dim": HEAD,
+        "block_size": 0,
+    }
+    assert only(found, "all", "paged_decode_attention")["sliding_window"] == 0
+    assert only(found, "four", "paged_decode_attention")["sliding_window"] == 4
+
+
 class Gated(nn.Module):
     """A gated MLP that can be made wrong in one way at a time."""
 
