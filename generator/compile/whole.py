@@ -93,7 +93,7 @@ class _HostStopwatch:
     def prepare(self, arm: Arm) -> Sampler:
         for call in arm.calls:
             call()
-        return _HostSampler(arm.calls[0], self._target is Target.CUDA)
+        return _HostSampler(arm.calls[0], self._target is Target.CUDA and torch.cuda.is_available())
 
 
 class _HostSampler:

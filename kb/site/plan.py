@@ -88,6 +88,7 @@ def _nav(content: Content) -> Nav:
                 {"Browse it": "guide/browse.md"},
                 {"Produce kernels": "guide/regenerate.md"},
                 {"Regions and patterns": "guide/regions.md"},
+                {"Compile a module": "guide/compiler.md"},
                 {"Run models": "guide/run.md"},
                 {"How the gates work": "guide/gates.md"},
                 {"Architecture": "guide/architecture.md"},
