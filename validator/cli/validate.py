@@ -171,6 +171,7 @@ def _options(
     timeout: float,
     budget: float,
 ) -> Options:
+    from runtime.compile_cache import default_root
     from validator.gates.context import Options
 
     return Options(
@@ -182,6 +183,7 @@ def _options(
         hidden=2 if quick else 4,
         call_seconds=timeout,
         budget_seconds=budget,
+        turns=default_root() / "turns",
     )
 
 
