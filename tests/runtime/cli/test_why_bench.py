@@ -54,7 +54,8 @@ def test_why_lists_every_site_with_what_was_tried(shipped: tuple[object, ...], t
     assert tried["gated_mlp_up"] == ["library"]
     for operation in tried:
         assert sum(r["chosen"] for r in rows if r["operation"] == operation) == 1
-    assert all(r["why"] in ("fastest step", "slower step", "nothing else was tried") for r in rows)
+    reasons = ("fastest step", "slower step", "step more than 1.04 times as long", "nothing else was tried")
+    assert all(r["why"] in reasons for r in rows)
     assert agentcompile(*arguments).json == done.json  # from the record, to the microsecond
 
 
