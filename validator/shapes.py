@@ -88,7 +88,8 @@ def held_timed(contract: Contract, here: Mapping[str, int]) -> list[Shape]:
 def _keep(found: dict[tuple[int, ...], Shape], contract: Contract, dims: Mapping[str, int], *, hidden: bool) -> None:
     repaired = repair(contract, dims)
     if repaired is not None:
-        found.setdefault(tuple(repaired[name] for name in contract.dims), Shape(repaired, hidden))
+        ordered = {name: repaired[name] for name in contract.dims}
+        found.setdefault(tuple(ordered.values()), Shape(ordered, hidden))
 
 
 def _candidates(contract: Contract, chooser: random.Random) -> Iterator[dict[str, int]]:

@@ -6,15 +6,16 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from kb.cli.failure import Failure
-from kb.library import library_root, load_library
+from kb.library import library_root
 from kb.store import KernelStore, StoreError
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ def _demonstrate(console: Console, folder: Path) -> None:
         raise Failure(f"{root / MODEL}: no such folder; run the demonstration in a checkout")
     if busy := _busy():
         console.print(busy + "\n")
-    store = KernelStore(folder / "kernels")
-    _replay_all(console, root, folder, store)
+    store = _replay_all(console, root, folder)
     _decode(console, root, folder, store)
     console.print(f"\nDone in {time.monotonic() - started:.0f} s; everything it made was temporary.")
 
@@ -79,42 +79,41 @@ def _busy() -> str:
     )
 
 
-def _replay_all(console: Console, root: Path, folder: Path, store: KernelStore) -> None:
-    from generator.demo.decoding import open_tiny, shapes_for, sites_of
-    from generator.demo.recording import outcome, read_recording
-    from generator.demo.replaying import STORAGE, judge_for, replay, shipped, trial_of, whole_shapes
+def _replay_all(console: Console, root: Path, folder: Path) -> KernelStore:
+    from generator.demo.recording import outcome
+    from generator.demo.replaying import STORAGE, demonstration
 
-    console.print("[bold]1. Recorded replies, judged on this machine[/]")
-    entries, left = shipped(KernelStore(root / "kernels"), MOST_CONTRACTS)
+    made = demonstration(root, root / MODEL, folder, MOST_CONTRACTS)
+    found = [p.contract.id for p in made.patterns if p.wanted]
+    console.print(f"[bold]1. Kernels for {MODEL.name}, from recorded replies, judged on this machine[/]")
     console.print(
-        f"A model wrote these kernels earlier; nothing of their records is believed but the text of the replies.\n"
-        f"Each is compiled, checked and timed anew, for {STORAGE.value} only, at the shape it was written for and at "
-        f"the tiny model's." + (f" {left} more CPU kernels are left out to save time." if left else "")
+        f"Its decode step has {len(found)} patterns: {', '.join(found)}.\n"
+        f"A model wrote kernels for them earlier; nothing of their records is believed but the text of the replies. "
+        f"The {len(made.tasks)}\npatterns with most weights are played: compiled, checked and timed anew, for "
+        f"{STORAGE.value} only, at the shape they\nwere written for and at this model's. The others stay with the "
+        "library, to save time.",
+        markup=False,
     )
-    if not entries:
-        console.print("The shipped store has no CPU kernel with a transcript.")
-    library = load_library(root)
-    with open_tiny(root / MODEL) as engine:
-        sites = sites_of(engine)
     started = time.monotonic()
-    for number, entry in enumerate(entries):
+    for number, task in enumerate(made.tasks):
         if time.monotonic() - started > BEGIN_WITHIN_SECONDS:
-            console.print(f"{len(entries) - number} more left out: this machine is busy or slow.")
+            console.print(f"{len(made.tasks) - number} more left out: this machine is busy or slow.")
             break
-        recording = read_recording(entry.transcript())
-        contract = library.contracts[recording.contract]
-        shapes = shapes_for(sites, contract.id)
-        trial = trial_of(contract, recording, shapes)
-        timed = [*recording.request.dims, *whole_shapes(recording, shapes)]
+        name = task.pattern.contract.id
         began = time.monotonic()
-        with console.status(contract.id) as status:
-            judge = judge_for(trial, timed, lambda text, name=contract.id: status.update(f"{name}: {text}"))  # type: ignore[misc]
-            work = folder / entry.digest
-            work.mkdir()
-            attempts = replay(recording, contract, library.principles, judge, trial=trial, work=work, store=store)
-        console.print(f"{contract.id}, by {recording.model} ({time.monotonic() - began:.0f} s)", markup=False)
-        for attempt in attempts:
+        with console.status(name) as status:
+            played = made.play(task, lambda event, place: status.update(f"{place}: {told(event)}"))
+        if played.failed is not None:
+            raise Failure(f"{name}: {played.failed}")
+        console.print(f"{name}, by {made.recordings[name].model} ({time.monotonic() - began:.0f} s)", markup=False)
+        for attempt in played.attempts:
             console.print(f"  round {attempt.round}: {outcome(attempt)}", markup=False)
+    return made.setup.store
+
+
+def told(event: Mapping[str, Any]) -> str:
+    """What a search's event says of its progress."""
+    return f"gate {event['gate']} {event['outcome']}" if event["event"] == "gate" else str(event["event"])
 
 
 def _decode(console: Console, root: Path, folder: Path, store: KernelStore) -> None:

@@ -14,7 +14,6 @@ from runtime.engine.engine import Engine, Result
 from runtime.engine.request import SamplingParams
 from runtime.engine.selecting import as_table, select
 from runtime.engine.workload import Measured, Workload, engine_arm, measure
-from runtime.sites import Site
 
 PROMPT = "The for statement is used to iterate over "
 OUTPUT_TOKENS = 96
@@ -56,17 +55,6 @@ class Decoded:
 def open_tiny(model_dir: Path) -> Engine:
     """An engine of one request for the shipped model. Raises kb.cli.failure.Failure."""
     return open_engine(model_dir, device="cpu", dtype="auto", max_batch=1, buckets=(1,), prefix_cache=False)
-
-
-def sites_of(engine: Engine) -> list[Site]:
-    """The places of a decode step of one token, each once."""
-    program = engine.executor.build(1, greedy=True)
-    return list(dict.fromkeys(call.site for call in program.calls))
-
-
-def shapes_for(sites: Sequence[Site], contract: str) -> list[dict[str, int]]:
-    """The compile-time dims at which the model uses ``contract``."""
-    return [dict(site.dims) for site in sites if site.operation == contract]
 
 
 def decode(

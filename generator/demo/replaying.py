@@ -1,92 +1,114 @@
-"""Recorded searches through the real pipeline: replies parsed, kernels judged on this machine and admitted."""
+"""The shipped model's regeneration from recorded replies: the command's own steps, judged by less than an admission.
+
+Replies are parsed, kernels judged on this machine and admitted to a store of the occasion, all by what
+``agentcompile regenerate`` runs. Only the contracts are narrowed, to one storage type, so that it takes minutes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from generator.admission import admit
-from generator.demo.recording import Recording, narrowed
-from generator.history import Attempt
-from generator.journal import Event, Journal
-from generator.providers.replay import Replay
-from generator.search import Judge, Search
+from generator.demo.recording import Recording, narrowed, read_recording
+from generator.regenerate.authors import Authors
+from generator.regenerate.patterns import Pattern, patterns_of
+from generator.regenerate.playing import Played, Tell, play
+from generator.regenerate.tasks import Setup, Task, tasks_of
+from generator.search import Judge, Plan
 from kb.candidate import Candidate
-from kb.contract import Contract
+from kb.contract import Contract, DimKind
 from kb.dtype import DType, Target
+from kb.library import load_library
 from kb.manifest import Verdict
-from kb.principle import Principle
 from kb.store import Entry, KernelStore
-
-Tell = Callable[[str], None]
+from runtime.device import cpu_device
+from runtime.models.spec import read_spec
 
 STORAGE = DType.BFLOAT16
 # Enough for a close interval on a quiet machine; an admission to the shipped store takes four times as long.
 TIMING_SECONDS = 1.0
 HIDDEN_SHAPES = 1
 
-
-def shipped(store: KernelStore, most: int) -> tuple[list[Entry], int]:
-    """The fastest admitted CPU kernel of each of the first ``most`` contracts, and how many kernels are left out."""
-    entries = [e for e in store.entries(target=Target.CPU)[0] if e.manifest.status == "admitted"]
-    first: dict[str, Entry] = {}
-    for entry in entries:
-        if entry.transcript():
-            first.setdefault(entry.manifest.contract, entry)
-    chosen = list(first.values())[:most]
-    return chosen, len(entries) - len(chosen)
+JudgeOf = Callable[[Plan], Judge | None]
 
 
-def replay(
-    recording: Recording,
-    contract: Contract,
-    principles: Mapping[str, Principle],
-    judge: Judge,
-    *,
-    trial: Contract,
-    work: Path,
-    store: KernelStore,
-    on_event: Callable[[Event], None] = lambda _: None,
-) -> tuple[Attempt, ...]:
-    """Play ``recording`` in the empty folder ``work`` and admit to ``store`` what ``judge`` accepts.
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What is played: a setup, all patterns of the model, a task for each that has a recording, and the recordings."""
 
-    ``contract`` is what the author is asked for, ``trial`` what the candidates were judged by. Raises ProviderError,
-    JournalError, RenderError, StoreError, OSError.
-    """
-    provider = Replay.from_events(recording.replies)
-    with Journal(work / "journal.jsonl") as journal:
-        search = Search(recording.plan(contract, principles), provider, judge, journal, on_event=on_event)
-        attempts = search.run().attempts
-        for attempt in attempts:
-            if attempt.verdict is not None and attempt.verdict.accepted:
-                admit(store, trial, attempt, search.transcript(attempt))
-    return attempts
+    setup: Setup
+    patterns: tuple[Pattern, ...]
+    tasks: tuple[Task, ...]
+    recordings: Mapping[str, Recording]
+
+    def play(self, task: Task, tell: Tell, judge_of: JudgeOf | None = None) -> Played:
+        """Play one task. ``judge_of`` defaults to all gates on this machine."""
+        authors = Authors(self.setup)
+        (played,) = play([task], self.setup, authors, tell=tell, judge_of=judge_of or self._judge_of)
+        return played
+
+    def _judge_of(self, plan: Plan) -> Judge:
+        recording = self.recordings[plan.contract.id]
+        return judge_for(plan.contract, [*recording.request.dims, *plan.request.dims])
 
 
-def trial_of(contract: Contract, recording: Recording, shapes: Sequence[Mapping[str, int]]) -> Contract:
-    """What the demonstration judges by: one storage type, and the shapes of the model that is run afterwards."""
-    return narrowed(contract, STORAGE, whole_shapes(recording, shapes))
+def demonstration(root: Path, model: Path, folder: Path, most: int) -> Demonstration:
+    """The regeneration of ``model`` with the library at ``root``, for those ``most`` patterns with recorded CPU replies
+    that move most weights in a step. Everything it makes goes into ``folder``. Raises ModelError, RenderError and
+    ValueError for a recording that cannot be read."""
+    spec, library = read_spec(model), load_library(root)
+    recorded = shipped(KernelStore(root / "kernels"))
+    patterns = patterns_of(spec, library.contracts, (1,), STORAGE)
+    # What depends on the length of a context is judged at long ones, which takes minutes.
+    quick = [p for p in patterns if not p.contract.dims_of(DimKind.WORKLOAD)]
+    playable = [p for p in quick if p.wanted and p.contract.id in recorded]
+    chosen = sorted(playable, key=bytes_moved, reverse=True)[:most]
+    contracts = {p.contract.id: trial_of(p) for p in chosen}
+    setup = Setup(
+        model_dir=model,
+        spec=spec,
+        library=replace(library, contracts={**library.contracts, **contracts}),
+        store=KernelStore(folder / "kernels"),
+        target=Target.CPU,
+        device=cpu_device(),
+        work=folder / "work",
+        provider=f"replay:{root / 'kernels'}",
+    )
+    tasks = tasks_of([replace(p, contract=contracts[p.contract.id]) for p in chosen], setup)
+    recordings = {p.contract.id: read_recording(recorded[p.contract.id].transcript()) for p in chosen}
+    return Demonstration(setup, tuple(patterns), tuple(tasks), recordings)
 
 
-def whole_shapes(recording: Recording, shapes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
-    """``shapes`` with the dims that they leave open (those known at run time only) as the search had them."""
-    rest = dict(recording.request.dims[0]) if recording.request.dims else {}
-    return [rest | dict(shape) for shape in shapes]
+def shipped(store: KernelStore) -> dict[str, Entry]:
+    """The fastest admitted CPU kernel with recorded replies of each contract."""
+    found: dict[str, Entry] = {}
+    for entry in store.entries(target=Target.CPU)[0]:
+        if entry.manifest.status == "admitted" and entry.transcript():
+            found.setdefault(entry.manifest.contract, entry)
+    return found
 
 
-def judge_for(trial: Contract, timed: Sequence[Mapping[str, int]], tell: Tell) -> Judge:
-    """All gates on this machine, by ``trial``; timed at ``timed``. ``tell`` is told of progress."""
-    from validator.gates import Event as GateEvent
+def bytes_moved(pattern: Pattern) -> int:
+    """Bytes that a step moves in all calls of the pattern, at the least."""
+    contract = pattern.contract
+    return sum(n.calls * contract.bytes_moved(n.shapes(contract)[0], n.storage) for n in pattern.needs)
+
+
+def trial_of(pattern: Pattern) -> Contract:
+    """What the demonstration judges by: one storage type, and the model's shapes among those that must be right."""
+    shapes = [dict(shape) for need in pattern.needs for shape in need.shapes(pattern.contract)]
+    return narrowed(pattern.contract, STORAGE, shapes)
+
+
+def judge_for(trial: Contract, timed: Sequence[Mapping[str, int]]) -> Judge:
+    """All gates on this machine, by ``trial``; timed at ``timed``."""
     from validator.gates import Options
     from validator.judge import judge
 
     options = Options(timed=tuple(timed), hidden=HIDDEN_SHAPES, timing_seconds=TIMING_SECONDS)
 
     def judge_candidate(candidate: Candidate, seed: int) -> Verdict:
-        def on_event(event: GateEvent) -> None:
-            if event.result is None:
-                tell(f"gate {event.gate.value} {event.message}".rstrip())
-
-        return judge(candidate, trial, options=options, seed=seed, on_event=on_event)
+        return judge(candidate, trial, options=options, seed=seed)
 
     return judge_candidate

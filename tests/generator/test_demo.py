@@ -9,25 +9,21 @@ from typing import Any
 import pytest
 
 from generator.demo.__main__ import MODEL, main
-from generator.demo.decoding import (
-    decode,
-    first_difference,
-    kernel_rows,
-    open_tiny,
-    parting_of,
-    shapes_for,
-    sites_of,
-    speed_rows,
-)
+from generator.demo.decoding import decode, first_difference, kernel_rows, open_tiny, parting_of, speed_rows
 from generator.demo.recording import narrowed, outcome, read_recording
-from generator.demo.replaying import replay, shipped, trial_of
+from generator.demo.replaying import demonstration, shipped
+from generator.journal import Journal
 from generator.providers.protocol import Completion
+from generator.providers.replay import Replay
+from generator.search import Search
+from kb.candidate import Candidate
 from kb.digest import meaning_digest
 from kb.dtype import DType, Target
 from kb.library import library_root
+from kb.manifest import Verdict
 from kb.store import KernelStore
 from runtime.engine.workload import Measured
-from tests.generator.scripted import CONTRACT, LIBRARY, judge, reply_text
+from tests.generator.scripted import CONTRACT, LIBRARY, judge, plan, reply_text
 
 DIMS = {"num_tokens": 1, "hidden_size": 1024, "intermediate_size": 3072}
 TINY = {"num_tokens": 1, "hidden_size": 192, "intermediate_size": 512}
@@ -72,36 +68,49 @@ def test_a_narrowed_contract_asks_for_the_models_shape_and_one_type_and_is_anoth
 
 
 def test_every_recorded_round_is_told_in_one_line_and_what_is_accepted_is_in_the_store(tmp_path: Path) -> None:
-    recording = read_recording(
-        _events("no parts", reply_text("wrong", 0.0), reply_text("slow", 0.7), reply_text("a", 1.2))
-    )
-    trial = trial_of(CONTRACT, recording, [TINY])
-    store = KernelStore(tmp_path / "kernels")
-    attempts = replay(recording, CONTRACT, LIBRARY.principles, judge, trial=trial, work=tmp_path, store=store)
+    texts = ("no parts", reply_text("wrong", 0.0), reply_text("slow", 0.7), reply_text("a", 1.2))
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        search = Search(plan(improve=True), Replay.from_events(_events(*texts)), judge, journal)
+        attempts = search.run().attempts
     first, second, third, fourth = map(outcome, attempts)
     assert first.startswith("unusable reply: ")
     assert second == "rejected by numerics: error 0.5, allowed 0.01"
     assert third == "rejected by performance: no diagnostic"
     assert fourth == "accepted; 1.20x torch_eager at 1x4096x12288"
-    admitted = store.admitted(CONTRACT.id, Target.CPU)
-    assert [e.digest for e in admitted] == [attempts[3].candidate.digest]  # type: ignore[union-attr]
-    assert admitted[0].manifest.contract_digest == meaning_digest(trial)
 
 
 def test_the_shipped_store_has_kernels_to_replay_whose_transcripts_can_be_read() -> None:
-    entries, left = shipped(KernelStore(library_root() / "kernels"), 2)
-    assert len(entries) == 2
-    assert left >= 0
-    assert len({e.manifest.contract for e in entries}) == 2
-    for entry in entries:
+    entries = shipped(KernelStore(library_root() / "kernels"))
+    assert len(entries) >= 2
+    for contract, entry in entries.items():
         recording = read_recording(entry.transcript())
-        assert recording.contract == entry.manifest.contract
+        assert recording.contract == entry.manifest.contract == contract
         assert json.dumps(entry.source[:200])[1:-1] in json.dumps(recording.replies[-1])
 
 
-def test_the_tiny_model_names_the_shapes_at_which_kernels_are_judged() -> None:
-    with open_tiny(library_root() / MODEL) as engine:
-        assert shapes_for(sites_of(engine), "gated_mlp_up") == [TINY]
+def test_the_tiny_model_is_regenerated_from_recorded_replies_by_the_commands_own_steps(tmp_path: Path) -> None:
+    root = library_root()
+    made = demonstration(root, root / MODEL, tmp_path, 2)
+    assert len(made.tasks) == 2
+    heard: list[str] = []
+    for task in made.tasks:
+        contract = task.pattern.contract
+        assert contract.dtypes.storage == (DType.BFLOAT16,)
+        for need in task.pattern.needs:
+            for shape in need.shapes(contract):
+                assert dict(shape) in [dict(s) for s in contract.sweep.correctness]
+        played = made.play(task, lambda event, _: heard.append(str(event["event"])), lambda _: _accepting)
+        assert played.failed is None
+        assert len(played.admitted) >= 1
+        entries = made.setup.store.admitted(contract.id, Target.CPU)
+        assert {e.digest for e in entries} == set(played.admitted)
+        assert entries[0].manifest.contract_digest == meaning_digest(contract)
+    assert {"prompt", "reply", "attempt", "admitted"} <= set(heard)
+
+
+def _accepting(candidate: Candidate, seed: int) -> Verdict:
+    verdict = judge(candidate.model_copy(update={"source": "// ratio=1.2 "}), seed)
+    return verdict.model_copy(update={"candidate": candidate.digest})
 
 
 def test_without_accepted_kernels_both_paths_are_the_librarys_and_say_the_same(tmp_path: Path) -> None:
