@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from generator.advice.prompt import question
+from generator.advice.prompt import KEY, question
 from generator.compile.survey import Kind
 from generator.plan import Plan
 from generator.providers.protocol import Provider, ProviderError
@@ -43,9 +43,9 @@ class Advice:
 NO_ADVICE = Advice({}, {})
 
 
-def take_advice(provider: Provider, kinds: Sequence[Kind]) -> Advice:
-    """Ask once. A provider that cannot answer gives no advice, with the problem; compilation goes on the same."""
-    asked = question(kinds)
+def take_advice(provider: Provider, kinds: Sequence[Kind], *, key: str = KEY) -> Advice:
+    """Ask once, under ``key``. A provider that cannot answer gives no advice and the problem; all else is the same."""
+    asked = question(kinds, key)
     try:
         reply = provider.ask(asked)
     except ProviderError as error:

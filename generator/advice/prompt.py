@@ -29,12 +29,12 @@ Answer with one JSON object and nothing else:
 """
 
 
-def question(kinds: Sequence[Kind]) -> Ask:
+def question(kinds: Sequence[Kind], key: str = KEY) -> Ask:
     """The question about ``kinds``, those without plans left out."""
     parts = [_about(kind) for kind in kinds if kind.plans is not None and not kind.reason]
     prefix, history = ROLE, "\n" + "\n".join(parts)
     digest = hashlib.sha256((prefix + history).encode()).hexdigest()
-    return Ask(key=KEY, prefix=prefix, history=history, prompt_digest=digest)
+    return Ask(key=key, prefix=prefix, history=history, prompt_digest=digest)
 
 
 def _about(kind: Kind) -> str:

@@ -56,6 +56,8 @@ def emit(compilation: Compilation, out: Path) -> list[str]:
     files["report.html"] = html_report(compilation).encode()
     data = metadata(compilation)
     data["files"] = sorted(files)
+    for path, part in compilation.parts.items():
+        emit(part, out / "parts" / path)
     files["metadata.json"] = _json(data)  # last: a folder with it is whole
     for name, content in files.items():
         path = out / name
@@ -108,6 +110,7 @@ def metadata(compilation: Compilation) -> dict[str, Any]:
             "kernels": whole.kernels,
             "reason": whole.reason,
         },
+        "parts": {path: metadata(part) for path, part in compilation.parts.items()},
         "judgements": compilation.judgements,
         "resumed": compilation.resumed,
     }

@@ -44,8 +44,10 @@ def rows(compilation: Compilation) -> list[Row]:
 def whole_lines(compilation: Compilation) -> list[str]:
     """What the module with kernels gives and takes, against the module without."""
     whole = compilation.whole
+    if whole is None and compilation.compiled is not None:
+        return ["A part of a module; the module is compared as a whole."]
     if whole is None:
-        return ["The module could not be captured whole; the framework runs it."]
+        return ["Nothing of the module could be captured; the framework runs it."]
     lines = []
     if whole.difference is not None:
         same = "the same, within what rounding explains" if whole.same else "not the same"
@@ -60,6 +62,11 @@ def whole_lines(compilation: Compilation) -> list[str]:
         )
     lines.append(f"The callable {'uses the kernels' if whole.kernels else 'calls the module itself'}: {whole.reason}.")
     return lines
+
+
+def part_lines(compilation: Compilation) -> dict[str, str]:
+    """One line for each part that was captured by itself, by the path of its submodule."""
+    return {path: summary(part) for path, part in compilation.parts.items()}
 
 
 def removed_lines(decision: Decision) -> list[str]:
@@ -89,4 +96,4 @@ def _row(decision: Decision) -> Row:
     )
 
 
-__all__ = ["Row", "removed_lines", "rows", "summary", "whole_lines"]
+__all__ = ["Row", "part_lines", "removed_lines", "rows", "summary", "whole_lines"]

@@ -23,16 +23,17 @@ class CompiledModule:
     """Call it as the module. For inference: gradients are not recorded.
 
     Whatever fails, the module itself is called instead: ``fallbacks`` counts it, with a warning at the first time.
-    ``kernels`` is False where the module was measured to be faster without; it is then called at once. ``code`` is the
-    graph with regions in place of operators, for whoever wants to read it.
+    ``kernels`` is False where the module was measured to be faster without; it is then called at once. ``regions`` is
+    the number of calls of kernels, ``code`` the graph with them in place of operators, for whoever wants to read it.
     """
 
     def __init__(
-        self, module: torch.nn.Module, rewritten: Rewritten, fallbacks: Fallbacks, *, kernels: bool = True
+        self, module: Callable[..., Any], rewritten: Rewritten, fallbacks: Fallbacks, *, kernels: bool = True
     ) -> None:
         self.module = module
         self.fallbacks = fallbacks
         self.kernels = kernels
+        self.regions = rewritten.regions
         self.code = rewritten.code
         self._form = rewritten.form
         self._held = rewritten.held
@@ -70,6 +71,7 @@ class Rewritten:
     held: Sequence[Any]
     form: CallForm
     code: fx.Graph
+    regions: int
     left_out: Sequence[tuple[Replacement, str]]
 
 
@@ -104,7 +106,7 @@ def rewritten(program: torch.export.ExportedProgram, graph: Graph, replacements:
     work.new.lint()
     held = [operator.attrgetter(str(node.target))(old) for node in attributes]
     function = fx.GraphModule(old, work.new).forward
-    return Rewritten(function, held, CallForm(program, graph), work.new, left_out)
+    return Rewritten(function, held, CallForm(program, graph), work.new, len(kept), left_out)
 
 
 def _possible(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from generator.advice.advice import NO_ADVICE, Advice, take_advice
+from generator.advice.prompt import KEY
 from generator.analyze import Analysis, Region, analyze
-from generator.capture import Capture, Problem, capture
+from generator.capture import Capture, Part, Problem, capture
 from generator.compile.bound import BoundRegion, Fallbacks, UnexpectedInputError
 from generator.compile.module import CompiledModule, Replacement, rewritten
+from generator.compile.partly import PartlyCompiled
 from generator.compile.subject import Subject
 from generator.compile.survey import Kind, survey
 from generator.compile.tournament import Decision, Effort, Tournament
@@ -40,11 +42,16 @@ class Settings:
     plans: int = DEFAULT_LIMIT
     effort: Effort = field(default_factory=Effort)
     provider: Provider | None = None
+    advice_key: str = KEY
 
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """Everything that was found, judged and decided. ``compiled`` is None where nothing could be captured whole."""
+    """Everything that was found, judged and decided.
+
+    ``compiled`` is None where nothing could be captured. ``parts`` are the submodules that were captured one by one,
+    by path, where the module could not be as a whole; its own graph is then empty.
+    """
 
     subject: Subject
     target: Target
@@ -53,11 +60,12 @@ class Compilation:
     analysis: Analysis
     decisions: tuple[Decision, ...]
     advice: Advice
-    compiled: CompiledModule | None
-    whole: Whole | None
-    left_out: Mapping[str, str]
-    judgements: int
-    resumed: int
+    compiled: CompiledModule | PartlyCompiled | None
+    whole: Whole | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, Compilation] = field(default_factory=dict)
+    judgements: int = 0
+    resumed: int = 0
 
     @property
     def graph(self) -> Graph:
@@ -79,7 +87,8 @@ def compile_module(
 ) -> Compilation:
     """Compile ``subject`` for this machine's device of the target. Never raises for what a module or a kernel does.
 
-    Raises ProviderError where the provider was asked for and cannot be asked at all.
+    Where the module cannot be captured whole, the submodules that can be are compiled one by one (``parts``), and the
+    module runs with them in place of its own.
     """
     device = device_of(settings.target)
     _align(subject.module)
@@ -87,56 +96,90 @@ def compile_module(
         subject = subject.to("cuda")
     on_event(f"capturing {subject.name}")
     captured = capture(subject.module, subject.args, subject.kwargs, dynamic=subject.dynamic, prefix=subject.prefix)
-    graph = captured.graph
-    on_event(f"{len(graph.nodes)} operators captured, {len(captured.problems)} problems")
-    analysis = analyze(graph)
-    example = example_sizes(graph, subject, captured)
-    kinds = survey(analysis.regions, graph, hardware_of(device), limit=settings.plans, example=example)
-    on_event(
-        f"{len(analysis.regions)} regions of {len(kinds)} kinds, {sum(k.plans is not None for k in kinds)} with plans"
-    )
-    advice = take_advice(settings.provider, kinds) if settings.provider is not None else NO_ADVICE
-    kinds = advice.apply(kinds)
-    where = "; ".join(
-        (device.name, device.arch, device.driver, *(f"{k} {v}" for k, v in sorted(device.versions.items())))
-    )
     tournament = Tournament(
         settings.target,
         settings.effort,
-        VerdictStore(settings.work, where),
+        VerdictStore(settings.work, _where(device)),
         on_event=lambda kind, text: on_event(f"{kind.id} ({kind.label}): {text}"),
     )
-    decided: dict[str, Decision] = {}
     with tournament.open():
-        for kind in sorted(kinds, key=_worth, reverse=True):
-            decided[kind.id] = tournament.decide(kind)
-            if kind.plans is not None:
-                taken = decided[kind.id].chosen
-                on_event(
-                    f"{kind.id} ({kind.label}): {taken.plan.key if taken else 'framework'}; {decided[kind.id].reason}"
-                )
-    decisions = tuple(decided[kind.id] for kind in kinds)
-    compiled, left_out = _put_together(subject, captured, decisions)
-    whole = None
-    if compiled is not None:
+        made = _compile(subject, captured, settings, device, tournament, on_event)
+        parts = {
+            part.module: _compile(
+                _part_of(subject, part),
+                Capture(part.graph, part.program),
+                replace(settings, advice_key=f"{settings.advice_key}-{part.module.replace('.', '-')}"),
+                device,
+                tournament,
+                on_event,
+            )
+            for part in captured.parts
+        }
+    whole: CompiledModule | PartlyCompiled | None = made.compiled
+    if parts:
+        whole = PartlyCompiled(subject.module, {path: p.compiled for path, p in parts.items() if p.compiled})
+    compared = None
+    if whole is not None:
         on_event("comparing the whole")
         seconds = _WHOLE_SECONDS if settings.effort.timed else None
-        whole = compare_whole(compiled, subject, settings.target, seconds=seconds)
-        compiled.kernels = whole.kernels
-    return Compilation(
-        subject,
-        settings.target,
-        device,
-        captured,
-        analysis,
-        decisions,
-        advice,
-        compiled,
-        whole,
-        left_out,
-        tournament.judgements,
-        tournament.resumed,
+        compared = compare_whole(whole, subject, settings.target, seconds=seconds)
+        whole.kernels = compared.kernels
+    return replace(
+        made,
+        compiled=whole,
+        whole=compared,
+        parts=parts,
+        judgements=tournament.judgements,
+        resumed=tournament.resumed,
     )
+
+
+def _compile(
+    subject: Subject,
+    captured: Capture,
+    settings: Settings,
+    device: DeviceInfo,
+    tournament: Tournament,
+    on_event: Callable[[str], None],
+) -> Compilation:
+    """One captured graph, from regions to a callable that has not been compared yet."""
+    graph = captured.graph
+    analysis = analyze(graph)
+    example = example_sizes(graph, subject, captured)
+    kinds = survey(analysis.regions, graph, hardware_of(device), limit=settings.plans, example=example)
+    planned = sum(bool(k.plans is not None and not k.reason) for k in kinds)
+    on_event(
+        f"{subject.name}: {len(graph.nodes)} operators, {len(captured.problems)} problems, "
+        f"{len(analysis.regions)} regions of {len(kinds)} kinds, {planned} with plans"
+    )
+    advice = NO_ADVICE
+    if settings.provider is not None and planned:
+        advice = take_advice(settings.provider, kinds, key=settings.advice_key)
+        kinds = advice.apply(kinds)
+    decided: dict[str, Decision] = {}
+    for kind in sorted(kinds, key=_worth, reverse=True):
+        decision = decided[kind.id] = tournament.decide(kind)
+        if decision.judged:
+            taken = decision.chosen.plan.key if decision.chosen else "framework"
+            on_event(f"{kind.id} ({kind.label}): {taken}; {decision.reason}")
+    decisions = tuple(decided[kind.id] for kind in kinds)
+    compiled, left_out = _put_together(subject, captured, decisions)
+    return Compilation(
+        subject, settings.target, device, captured, analysis, decisions, advice, compiled, left_out=left_out
+    )
+
+
+def _part_of(subject: Subject, part: Part) -> Subject:
+    """A submodule with the arguments it was called with in the example call."""
+    args, kwargs = part.program.example_inputs or ((), {})
+    name = f"{subject.name}, {part.module}"
+    return Subject(name, subject.module.get_submodule(part.module), tuple(args), dict(kwargs))
+
+
+def _where(device: DeviceInfo) -> str:
+    """What a verdict depends on besides the candidate."""
+    versions = (f"{name} {version}" for name, version in sorted(device.versions.items()))
+    return "; ".join((device.name, device.arch, device.driver, *versions))
 
 
 def _align(module: torch.nn.Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from generator.compile.drawing import region_svg
-from generator.compile.findings import Row, removed_lines, rows, summary, whole_lines
+from generator.compile.findings import Row, part_lines, removed_lines, rows, summary, whole_lines
 from generator.compile.pipeline import Compilation
 from generator.compile.tournament import Decision
 
@@ -39,6 +39,7 @@ def html_report(compilation: Compilation) -> str:
         f'<p class="soft">Device: {escape(device.name)} ({escape(device.arch)}).</p>',
         "<h2>The whole</h2>",
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in whole_lines(compilation)) + "</ul>",
+        *_parts(compilation),
         "<h2>Region graph</h2>",
         '<p class="soft">Green: a kernel runs it. Grey: judged, the framework is kept. Dashed: no kernel was tried. '
         "Hover for the reason.</p>",
@@ -101,6 +102,20 @@ def _plans(decision: Decision) -> str:
         f"{len(decision.judged)} judged"
     )
     return f"<details><summary>{heading}</summary><ul>{''.join(items)}</ul></details>"
+
+
+def _parts(compilation: Compilation) -> list[str]:
+    if not compilation.parts:
+        return []
+    items = "".join(
+        f'<li><a href="parts/{escape(path)}/report.html">{escape(path)}</a>: {escape(text)}</li>'
+        for path, text in part_lines(compilation).items()
+    )
+    return [
+        "<h2>Parts</h2>",
+        "<p>The module could not be captured whole; these submodules were captured by themselves.</p>",
+        f"<ul>{items}</ul>",
+    ]
 
 
 def _rest(compilation: Compilation) -> list[str]:

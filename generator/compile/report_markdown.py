@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generator.compile.findings import Row, removed_lines, rows, summary, whole_lines
+from generator.compile.findings import Row, part_lines, removed_lines, rows, summary, whole_lines
 from generator.compile.pipeline import Compilation
 from generator.plan import Cost
 
@@ -19,6 +19,7 @@ def markdown_report(compilation: Compilation) -> str:
         "",
         *(f"- {line}" for line in whole_lines(compilation)),
         "",
+        *_parts(compilation),
         "## Regions",
         "",
         "![Region graph](regions.svg)",
@@ -56,6 +57,19 @@ def _estimate(cost: Cost) -> str:
         f"estimated {cost.microseconds:g} µs, {cost.bytes} bytes, {cost.flops} operations, "
         f"{cost.occupancy:.0%} of the device"
     )
+
+
+def _parts(compilation: Compilation) -> list[str]:
+    if not compilation.parts:
+        return []
+    lines = [
+        "## Parts",
+        "",
+        "The module could not be captured whole; these submodules were captured by themselves.",
+        "",
+    ]
+    lines += [f"- [{path}](parts/{path}/report.md): {text}" for path, text in part_lines(compilation).items()]
+    return [*lines, ""]
 
 
 def _problems(compilation: Compilation) -> list[str]:

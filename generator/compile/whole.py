@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from generator.compile.module import CompiledModule
+from generator.compile.partly import PartlyCompiled
 from generator.compile.subject import Subject
 from kb.dtype import Target
 from kb.manifest import Comparison
@@ -22,6 +23,9 @@ from runtime.timing import Arm, Effort, Sampler, Timing, compare, time_interleav
 # Two runs of one model that round at other places differ by so many eps of the type, root mean square, before a
 # kernel is under suspicion. The kernels were judged one by one; this catches what was put together wrongly.
 _ROUNDINGS = {torch.bfloat16: 2.0**-7 * 8, torch.float16: 2.0**-10 * 8, torch.float32: 2.0**-23 * 512}
+
+
+Compiled = CompiledModule | PartlyCompiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Whole:
     reason: str
 
 
-def compare_whole(compiled: CompiledModule, subject: Subject, target: Target, *, seconds: float | None) -> Whole:
+def compare_whole(compiled: Compiled, subject: Subject, target: Target, *, seconds: float | None) -> Whole:
     """Run both on the example call; ``seconds`` bounds the timing, None leaves it out."""
     with torch.no_grad():
         wanted = subject.module(*_copied(subject.args), **_copied(dict(subject.kwargs)))
@@ -54,6 +58,8 @@ def compare_whole(compiled: CompiledModule, subject: Subject, target: Target, *,
     if compiled.fallbacks.total:
         first = next(iter(compiled.fallbacks.reasons.values()))
         return Whole(True, difference, worst, None, None, None, None, True, f"fallbacks at the example call: {first}")
+    if not compiled.regions:
+        return Whole(True, difference, worst, None, None, None, None, False, "no kernel was kept")
     if seconds is None:
         return Whole(True, difference, worst, None, None, None, None, True, "not timed")
     timings = _timed(compiled, subject, target, seconds)
@@ -73,7 +79,7 @@ def compare_whole(compiled: CompiledModule, subject: Subject, target: Target, *,
     )
 
 
-def _timed(compiled: CompiledModule, subject: Subject, target: Target, seconds: float) -> Mapping[str, Timing]:
+def _timed(compiled: Compiled, subject: Subject, target: Target, seconds: float) -> Mapping[str, Timing]:
     args, kwargs = subject.args, dict(subject.kwargs)
 
     def module() -> object:

@@ -66,3 +66,22 @@ def normed() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], dict[str, Any]
 def nothing() -> int:
     """Not a module."""
     return 3
+
+
+class Deciding(nn.Module):
+    """Control flow that depends on data, around a layer that can be captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Layer(64, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 1e9:
+            return x
+        return self.layer(x) * 2
+
+
+def deciding() -> tuple[nn.Module, tuple[Any, ...]]:
+    """A module that cannot be captured whole."""
+    torch.manual_seed(0)
+    return Deciding().bfloat16(), (torch.randn(8, 64).bfloat16(),)

@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from generator.cli.compile import command
+from generator.compile.emit import emit
 from generator.compile.pipeline import Settings, compile_module
 from generator.compile.subject import load_subject
 from generator.compile.tournament import Effort, Rule
@@ -151,6 +152,29 @@ def test_sizes_that_may_change_are_arguments_of_the_kernel(tmp_path: Path) -> No
         for got, wanted in zip(made.compiled(x, residual), subject.module(x, residual), strict=True):
             assert torch.allclose(got.float(), wanted.float(), atol=0.05)
     assert made.compiled.fallbacks.total == 0
+
+
+def test_what_cannot_be_captured_stays_with_the_module_and_its_parts_are_compiled(tmp_path: Path) -> None:
+    subject = load_subject("tests.generator.compile.modules:deciding")
+    effort = Effort(whole=False, timed=False, rule=Rule.VALID, kinds=1)
+    made = compile_module(subject, Settings(Target.CPU, tmp_path / "judged", plans=1, effort=effort))
+    assert list(made.parts) == ["layer"]
+    assert made.problems
+    assert made.compiled is not None
+    assert made.compiled.regions == 1
+    assert made.whole is not None
+    assert made.whole.same
+    large = torch.full((8, 64), 1e8).bfloat16()
+    assert torch.equal(made.compiled(large), large)  # the branch is still the module's
+    assert made.compiled.fallbacks.total == 0
+    odd = torch.randn(3, 64).bfloat16()
+    with pytest.warns(UserWarning, match="was captured"):
+        assert torch.equal(made.compiled(odd), subject.module(odd))
+    assert made.compiled.fallbacks.counts == {"layer: the module": 1}
+    assert "forward" not in vars(subject.module.get_submodule("layer"))
+    emit(made, tmp_path / "out")
+    assert (tmp_path / "out" / "parts" / "layer" / "build.sh").is_file()
+    assert "parts/layer/report.md" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_small_qwen3_is_compiled_from_its_folder(tmp_path: Path) -> None:
