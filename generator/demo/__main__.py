@@ -122,7 +122,7 @@ def _decode(console: Console, root: Path, folder: Path, store: KernelStore) -> N
     console.print(f"\n[bold]2. {MODEL.name} decodes {OUTPUT_TOKENS} tokens, with and without the kernels[/]")
     with console.status("choosing kernels by measurement inside the step, then decoding"):
         result = decode(root / MODEL, root, store, folder / "selection")
-    tried = Table("site", "kernel", "step against the one before", "runs", box=None, pad_edge=False)
+    tried = Table("site", "kernel", "step against the library's", "runs", box=None, pad_edge=False)
     rows = kernel_rows(result.choices)
     for row in rows:
         gain = f"{row['gain']:.3f}x" if row["gain"] else row["why"]

@@ -11,6 +11,7 @@ from kb.store import KernelStore
 from runtime.cli.models import open_engine
 from runtime.engine.choosing import BucketChoice
 from runtime.engine.engine import Engine, Result
+from runtime.engine.library_ops import Library
 from runtime.engine.request import SamplingParams
 from runtime.engine.selecting import as_table, select
 from runtime.engine.workload import Measured, Workload, engine_arm, measure
@@ -116,5 +117,17 @@ def speed_rows(measured: dict[str, Measured]) -> list[tuple[str, str, str, str]]
 
 
 def kernel_rows(choices: Sequence[BucketChoice]) -> list[dict[str, Any]]:
-    """What selection says of kernels of the store: one row a trial of one."""
-    return [row for row in as_table(choices) if row["digest"] is not None]
+    """What selection says of the store's kernels: one row a trial; ``gain`` is over the step with the library's."""
+    rows = as_table(choices)
+    library = {_place(row): row["step_us"] for row in rows if row["candidate"] == Library.name}
+    return [
+        row | {"gain": _gain(library.get(_place(row)), row["step_us"])} for row in rows if row["digest"] is not None
+    ]
+
+
+def _place(row: dict[str, Any]) -> tuple[int, str, str]:
+    return row["bucket"], row["operation"], str(row["dims"])
+
+
+def _gain(library_us: float | None, step_us: float | None) -> float | None:
+    return library_us / step_us if library_us and step_us else None

@@ -22,7 +22,9 @@ from kb.dtype import DType, Target
 from kb.library import library_root
 from kb.manifest import Verdict
 from kb.store import KernelStore
+from runtime.engine.choosing import BucketChoice, SiteChoice, Trial
 from runtime.engine.workload import Measured
+from runtime.sites import Site
 from tests.generator.scripted import CONTRACT, LIBRARY, judge, plan, reply_text
 
 DIMS = {"num_tokens": 1, "hidden_size": 1024, "intermediate_size": 3072}
@@ -120,6 +122,14 @@ def test_without_accepted_kernels_both_paths_are_the_librarys_and_say_the_same(t
     assert kernel_rows(result.choices) == []
     assert len(set(result.texts.values())) == 1
     assert list(result.measured) == ["library path", "chosen kernels"]
+
+
+def test_a_kernels_gain_is_that_over_the_step_with_the_library_at_its_site() -> None:
+    site = Site("gated_mlp_up", (("num_tokens", 1),), DType.BFLOAT16)
+    trials = (Trial("library", None, 120.0, 120.0), Trial("kernel 0123", "0123", 100.0, 100.0), Trial("k", "4567"))
+    (first, second) = kernel_rows([BucketChoice(1, 8, 120.0, 100.0, (SiteChoice(site, "k", "0123", trials),))])
+    assert (first["digest"], first["gain"]) == ("0123", 1.2)
+    assert (second["digest"], second["gain"]) == ("4567", None)
 
 
 def test_speed_is_told_against_the_first_path() -> None:

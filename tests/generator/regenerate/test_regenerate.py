@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -113,6 +115,44 @@ def test_an_interrupted_regeneration_goes_on_where_it_was_and_asks_for_nothing_t
     assert all(p.covered for p in done)
     assert [t.todo for t in tasks(made)] == [Todo.NOTHING, Todo.NOTHING]
     assert {e.manifest.contract for e in made.store.entries()[0]} == {UP, DOWN}
+
+
+def test_a_regeneration_that_is_killed_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    made, log = setup(tmp_path, improve=True), tmp_path / "asked"
+    scripts: dict[str, list[float | BaseException]] = {UP: [0.0, 1.1, 0.7, 1.2], DOWN: [0.9, 1.3, 0.0, 1.0]}
+    for _ in range(9):
+        child = os.fork()
+        if child == 0:
+            try:
+                run(made, scripts, _KilledAtTheSecond(log))  # type: ignore[arg-type]
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status == 0:
+            break
+        assert os.WIFSIGNALED(status)
+    asked = log.read_text().splitlines()
+    assert sorted(set(asked)) == sorted(f"{p} round-{n}-lane-1" for p in (UP, DOWN) for n in (1, 2, 3, 4))
+    # A reply that was lost with the process before it was journalled is asked for again, and nothing else is.
+    assert len(asked) == 8 + 7
+    up, down = run(made, {UP: [], DOWN: []}, [])
+    assert (up.task.todo, down.task.todo) == (Todo.NOTHING, Todo.NOTHING)
+    assert len(made.store.entries()[0]) == 4
+
+
+class _KilledAtTheSecond(list[str]):
+    """A list of questions that is also a file; the process dies while the second question of its life is answered."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__()
+        self._log = log
+
+    def append(self, question: str) -> None:
+        super().append(question)
+        with self._log.open("a") as file:
+            file.write(question + "\n")
+        if len(self) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_search_that_improves_is_finished_although_its_first_kernel_is_in_the_store(tmp_path: Path) -> None:
