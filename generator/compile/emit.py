@@ -56,8 +56,8 @@ def emit(compilation: Compilation, out: Path) -> list[str]:
     files["report.html"] = html_report(compilation).encode()
     data = metadata(compilation)
     data["files"] = sorted(files)
-    for path, part in compilation.parts.items():
-        emit(part, out / "parts" / path)
+    for place, part in compilation.parts.items():
+        emit(part, out / "parts" / place)
     files["metadata.json"] = _json(data)  # last: a folder with it is whole
     for name, content in files.items():
         path = out / name

@@ -18,11 +18,11 @@ class PartlyCompiled:
     For inference, from one thread at a time: the submodules' ``forward`` is replaced while a call lasts.
     """
 
-    def __init__(self, module: torch.nn.Module, parts: Mapping[str, CompiledModule | PartlyCompiled]) -> None:
+    def __init__(self, module: torch.nn.Module, parts: Mapping[str, CompiledModule]) -> None:
         self.module = module
         self.kernels = True
-        self.regions = sum(part.regions for part in parts.values())
-        self._parts = {path: part for path, part in parts.items() if isinstance(part, CompiledModule)}
+        self._parts = parts
+        self.regions: int = sum(part.regions for part in parts.values())
         for part in self._parts.values():
             # Its fallback must be the submodule's own code, and not what stands in its place during a call.
             part.module = _own_forward(part.module)

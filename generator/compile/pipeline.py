@@ -117,7 +117,8 @@ def compile_module(
         }
     whole: CompiledModule | PartlyCompiled | None = made.compiled
     if parts:
-        whole = PartlyCompiled(subject.module, {path: p.compiled for path, p in parts.items() if p.compiled})
+        compiled = {path: p.compiled for path, p in parts.items() if isinstance(p.compiled, CompiledModule)}
+        whole = PartlyCompiled(subject.module, compiled)
     compared = None
     if whole is not None:
         on_event("comparing the whole")
