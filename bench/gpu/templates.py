@@ -35,28 +35,28 @@ from kb.manifest import Outcome
 
 GEMV: tuple[Parameters, ...] = (
     GemvParameters(1, 0, 8, 4, 4),
-    GemvParameters(1, 0, 8, 4, 2),
+    GemvParameters(1, 0, 8, 4, 4, True),
     GemvParameters(1, 1, 8, 4, 4),
-    GemvParameters(2, 1, 8, 4, 2),
-    GemvParameters(1, 1, 4, 4, 8),
     GemvParameters(1, 2, 4, 4, 4),
+    GemvParameters(1, 2, 4, 4, 4, True),
     GemvParameters(1, 4, 4, 4, 4),
-    GemvParameters(2, 4, 8, 4, 4),
     GemvParameters(1, 8, 8, 4, 4),
+    GemvParameters(2, 4, 8, 4, 4),
 )
 TENSOR: tuple[Parameters, ...] = (
+    TensorGemmParameters(0, 32, 64, 4, 2, 1),
+    TensorGemmParameters(0, 32, 64, 4, 2, 2),
+    TensorGemmParameters(0, 32, 64, 4, 2, 4),
+    TensorGemmParameters(0, 32, 64, 4, 2, 8),
+    TensorGemmParameters(0, 16, 64, 6, 1, 1),
+    TensorGemmParameters(0, 16, 128, 4, 1, 4),
+    TensorGemmParameters(0, 32, 128, 4, 2, 4),
     TensorGemmParameters(0, 64, 64, 4, 4, 1),
-    TensorGemmParameters(0, 64, 64, 4, 4, 2),
     TensorGemmParameters(0, 64, 64, 4, 4, 4),
     TensorGemmParameters(0, 64, 64, 6, 4, 8),
-    TensorGemmParameters(0, 32, 128, 4, 2, 1),
-    TensorGemmParameters(0, 32, 128, 4, 2, 4),
     TensorGemmParameters(0, 128, 64, 4, 4, 2),
     TensorGemmParameters(0, 128, 64, 4, 4, 4),
-    TensorGemmParameters(0, 128, 64, 4, 8, 1),
-    TensorGemmParameters(0, 128, 64, 4, 8, 2),
     TensorGemmParameters(0, 128, 64, 4, 8, 8),
-    TensorGemmParameters(0, 256, 64, 4, 8, 2),
     TensorGemmParameters(0, 256, 64, 4, 8, 8),
 )
 

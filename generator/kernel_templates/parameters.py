@@ -28,10 +28,11 @@ class RowParameters:
 
 @dataclass(frozen=True, slots=True)
 class GemvParameters:
-    """A row of the weight is read by ``split`` warps (0: as many as fill the device), each takes ``rows`` at a time.
+    """A row of the weight is read by ``split`` warps (0: chosen from n, k and the device), ``rows`` at a time.
 
     ``warps`` a block; ``tokens`` rows of x share a read of the weight; ``unroll`` 16-byte loads are issued a row and
-    lane before the first is used. ``dependent``: a programmatic dependent launch.
+    lane before the first is used; ``ahead``: the next such round is on its way while one is used, for more registers.
+    ``dependent``: a programmatic dependent launch.
     """
 
     rows: int = 1
@@ -39,6 +40,7 @@ class GemvParameters:
     warps: int = 8
     tokens: int = 8
     unroll: int = 4
+    ahead: bool = False
     dependent: bool = False
 
 

@@ -110,9 +110,10 @@ __device__ __forceinline__ Pack<S, 16 / sizeof(S)> stream(const S* p) {
 
 _DOTS = """
 // Products of ROWS weight rows with TOKENS rows of x, over the 16-byte packs that lane `lane` of LANES owns. A round is
-// UNROLL packs of each weight row; the next round's are on their way while one is used. Few products are added up
-// before they meet the running sum, which keeps the rounding errors of a long float32 sum small. LENGTH is whole packs.
-template <int LENGTH, int LANES, int UNROLL, int ROWS, int TOKENS, class S>
+// UNROLL packs of each weight row, on their way before the first is used; with AHEAD the next round's are too. Few
+// products are added up before they meet the running sum, which keeps the rounding errors of a long float32 sum small.
+// LENGTH is whole packs.
+template <int LENGTH, int LANES, int UNROLL, bool AHEAD, int ROWS, int TOKENS, class S>
 struct Dots {
   static constexpr int VEC = 16 / sizeof(S);
   static constexpr int STEP = LANES * VEC;
@@ -156,26 +157,31 @@ struct Dots {
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t) sums[r][t] = 0.0f;
-    constexpr int ROUND = UNROLL * STEP;
     int k = lane * VEC;
     Pack<S, VEC> last[REST > 0 ? REST : 1][ROWS];
-    if constexpr (ROUNDS > 0) {
+    if constexpr (AHEAD && ROUNDS > 0) {
       Pack<S, VEC> now[UNROLL][ROWS], next[UNROLL][ROWS];
       fetch<UNROLL, false>(w, k, now);
 #pragma unroll 2
-      for (int i = 1; i < ROUNDS; ++i, k += ROUND) {
-        fetch<UNROLL, false>(w, k + ROUND, next);
+      for (int i = 1; i < ROUNDS; ++i, k += UNROLL * STEP) {
+        fetch<UNROLL, false>(w, k + UNROLL * STEP, next);
         accumulate<UNROLL, false>(now, x, k, sums);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
           for (int r = 0; r < ROWS; ++r) now[u][r] = next[u][r];
       }
-      if constexpr (REST > 0) fetch<REST, true>(w, k + ROUND, last);
+      if constexpr (REST > 0) fetch<REST, true>(w, k + UNROLL * STEP, last);
       accumulate<UNROLL, false>(now, x, k, sums);
-      k += ROUND;
+      k += UNROLL * STEP;
     } else {
-      fetch<REST, true>(w, k, last);
+#pragma unroll 1
+      for (int i = 0; i < ROUNDS; ++i, k += UNROLL * STEP) {
+        Pack<S, VEC> now[UNROLL][ROWS];
+        fetch<UNROLL, false>(w, k, now);
+        accumulate<UNROLL, false>(now, x, k, sums);
+      }
+      if constexpr (REST > 0) fetch<REST, true>(w, k, last);
     }
     if constexpr (REST > 0) accumulate<REST, true>(last, x, k, sums);
 #pragma unroll

@@ -106,7 +106,7 @@ for (int j = warp; j < TILE_N && first_column + j < N; j += WARPS) {
 #pragma unroll
     for (int t = 0; t < 8; ++t) some_rows[t] = x_rows + size_t(min(first_row + t0 + t, M - 1)) * K;
     float sums[PARTS][8];
-    Dots<K, 32 * SPLIT, 2, PARTS, 8, S>::run(w_rows, some_rows, rank * 32 + lane, sums);
+    Dots<K, 32 * SPLIT, 2, false, PARTS, 8, S>::run(w_rows, some_rows, rank * 32 + lane, sums);
     if (lane == 0)
 #pragma unroll
       for (int p = 0; p < PARTS; ++p)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from generator.kernel_templates.cuda.gemv import split_of
+from generator.kernel_templates.parameters import GemvParameters
 from generator.kernel_templates.program import line, needed, row_values
 from generator.kernel_templates.rows import as_rows
 from generator.kernel_templates.sizes import check_size, dense_strides, multiple_of, product, same, value
@@ -11,6 +13,7 @@ from generator.kernel_templates.space import collapse
 from generator.kernel_templates.specs import (
     ElementwiseSpec,
     GemmSpec,
+    GemvSpec,
     NormKind,
     NormSpec,
     Op,
@@ -23,6 +26,7 @@ from generator.kernel_templates.specs import (
     dense,
 )
 from kb.dtype import DType, Target
+from kb.expr import parse
 
 
 def test_equal_products_of_sizes_have_one_form() -> None:
@@ -99,6 +103,31 @@ def test_layer_norm_corrects_the_rounding_error_of_its_mean() -> None:
     )
     reduced = [p.value for p in as_rows(spec).phases if isinstance(p, Reduce)]
     assert reduced == ["x", "_off", "_square"]
+
+
+@pytest.mark.parametrize("warps", [1, 4, 8])
+def test_the_kernel_and_its_launch_plan_choose_the_same_split(warps: int) -> None:
+    spec = GemvSpec("m", "n", "k", "x", "w", (Store(dense("out", ("m", "n")), "acc0"),))
+    found = split_of(spec, GemvParameters(split=0, warps=warps))
+    seen = set()
+    for n in (8, 512, 1000, 1600, 2560, 151936):
+        for k in (8, 520, 2048, 2560, 4096, 8192, 12288, 14336):
+            names = {"N": n, "K": k, "n": n, "k": k, "num_sms": 132}
+            plan = parse(found.plan).evaluate_int(names)
+            assert plan == chosen_by(found.code, names)
+            assert warps % plan == 0
+            seen.add(plan)
+    assert seen == {min(s, warps) for s in (2, 4, 8)}
+
+
+def chosen_by(code: str, names: dict[str, int]) -> int:
+    """The value of a chain ``condition ? value : … : value``."""
+    *cases, last = code.split(" : ")
+    for case in cases:
+        condition, value_ = case.split(" ? ")
+        if any(all(parse(term).evaluate(names) for term in part.split(" && ")) for part in condition.split(" || ")):
+            return int(value_)
+    return int(last)
 
 
 def test_dims_that_every_tensor_walks_through_as_one_are_made_one() -> None:
