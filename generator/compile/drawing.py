@@ -20,7 +20,6 @@ STYLE = """
 .regions text{fill:#1b2430}
 .regions .small{font-size:10.5px;fill:#55606f}
 .regions path{fill:none;stroke:#8a94a3;stroke-width:1.1}
-.regions .back{stroke-dasharray:3 3}
 @media (prefers-color-scheme: dark){
 .regions .kernel rect{fill:#1f3d2c;stroke:#63b487}
 .regions .framework rect{fill:#262c35;stroke:#75808f}
@@ -52,10 +51,12 @@ def region_svg(compilation: Compilation) -> str:
 
 
 def draw(boxes: Sequence[Box], edges: Sequence[tuple[str, str]]) -> str:
-    """``boxes`` in an order they can run in; ``edges`` between their ids."""
+    """``boxes`` in an order they can run in; ``edges`` between their ids.
+
+    Edges back to an earlier box are left out: where a box stands for every layer's, they lead to the next layer.
+    """
     order = {box.id: i for i, box in enumerate(boxes)}
     forward = sorted({e for e in edges if order[e[0]] < order[e[1]]}, key=lambda e: (order[e[0]], order[e[1]]))
-    back = sorted({e for e in edges if order[e[0]] > order[e[1]]}, key=lambda e: (order[e[0]], order[e[1]]))
     place = _placed(boxes, forward)
     width = max((x for x, _ in place.values()), default=0) + _WIDTH + _MARGIN
     height = max((y for _, y in place.values()), default=0) + _HEIGHT + _MARGIN
@@ -66,8 +67,7 @@ def draw(boxes: Sequence[Box], edges: Sequence[tuple[str, str]]) -> str:
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">'
         '<path d="M0 0L8 4L0 8" /></marker></defs>',
     ]
-    lines += [_edge(place[a], place[b], "") for a, b in forward]
-    lines += [_edge(place[a], place[b], "back") for a, b in back]
+    lines += [_edge(place[a], place[b]) for a, b in forward]
     lines += [_box(box, *place[box.id]) for box in boxes]
     return "\n".join([*lines, "</svg>"])
 
@@ -139,12 +139,11 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers) if numbers else 0.0
 
 
-def _edge(start: tuple[int, int], end: tuple[int, int], style: str) -> str:
+def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
     x1, y1 = start[0] + _WIDTH // 2, start[1] + _HEIGHT
     x2, y2 = end[0] + _WIDTH // 2, end[1] - 2
     bend = max(_GAP_Y // 2, abs(y2 - y1) // 3)
-    kind = f' class="{style}"' if style else ""
-    return f'<path{kind} d="M{x1} {y1}C{x1} {y1 + bend} {x2} {y2 - bend} {x2} {y2}" marker-end="url(#tip)" />'
+    return f'<path d="M{x1} {y1}C{x1} {y1 + bend} {x2} {y2 - bend} {x2} {y2}" marker-end="url(#tip)" />'
 
 
 def _box(box: Box, x: int, y: int) -> str:

@@ -145,11 +145,12 @@ def _launch(unit: Unit, launch: Launch) -> list[str]:
     def triple(sizes: tuple[Expr, Expr, Expr]) -> str:
         return ", ".join(f"(unsigned)({c_text(size)})" for size in sizes)
 
-    attributes = [
-        "attributes[count].id = cudaLaunchAttributeClusterDimension;",
-        *(f"attributes[count].val.clusterDim.{a} = {c_text(s)};" for a, s in zip("xyz", launch.cluster, strict=True)),
-        "++count;",
-    ]
+    attributes: list[str] = []
+    if any(size.text != "1" for size in launch.cluster):
+        attributes += ["attributes[count].id = cudaLaunchAttributeClusterDimension;"]
+        sizes = zip("xyz", launch.cluster, strict=True)
+        attributes += [f"attributes[count].val.clusterDim.{axis} = {c_text(size)};" for axis, size in sizes]
+        attributes += ["++count;"]
     if launch.cooperative:
         attributes += ["attributes[count].id = cudaLaunchAttributeCooperative;"]
         attributes += ["attributes[count++].val.cooperative = 1;"]
