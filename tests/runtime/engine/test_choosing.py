@@ -22,6 +22,7 @@ from tests.runtime.engine.virtual_time import (
     QUICK,
     Chained,
     Clock,
+    Souring,
     Spoiling,
     Taking,
     Unbindable,
@@ -152,6 +153,16 @@ def test_a_chain_that_does_not_pay_leaves_the_library(bench: Bench) -> None:
     choice = bench.choose()
     assert bench.chosen == {}
     assert choice.step_us == choice.library_us
+
+
+def test_choices_that_lose_together_are_all_taken_back(bench: Bench) -> None:
+    souring = Souring(bench.clock, us=5.0, later=15.0, after=20)  # fast as long as its site is being looked at
+    bench.offer("gated_mlp_up", souring)
+    choice = bench.choose()
+    assert souring.calls >= 20
+    assert bench.chosen == {}
+    assert at(choice, "gated_mlp_up").chosen == "library"
+    assert choice.step_us == choice.library_us == pytest.approx(STEP_US)
 
 
 def test_a_second_choice_replaces_the_first(bench: Bench) -> None:

@@ -84,6 +84,30 @@ class Chained:
         return run
 
 
+@dataclass
+class Souring:
+    """Does what the library does in ``us``, and from its call number ``after`` on in ``later``."""
+
+    clock: Clock
+    us: float
+    later: float
+    after: int
+    name: str = "souring"
+    digest: str | None = None
+    calls: int = 0
+
+    def bind(self, call: SiteCall) -> Bound:
+        """See ``Implementation.bind``."""
+        bound = Library().bind(call)
+
+        def run() -> None:
+            bound()
+            self.calls += 1
+            self.clock.now_ns += round(1000 * (self.us if self.calls < self.after else self.later))
+
+        return run
+
+
 def slow_library(clock: Clock) -> Taking:
     """The library path at 10 µs a call; the projections of split sites take 1 µs."""
     return Taking(clock, 10.0, "library", by_operation={"project_heads": 1.0, "linear": 1.0})
