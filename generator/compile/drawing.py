@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from generator.compile.pipeline import Compilation
+from generator.plan.fusion import EPILOGUE
 
 MOST_REGIONS = 60
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 208, 46, 22, 40, 16
@@ -76,7 +77,9 @@ def _by_region(compilation: Compilation) -> tuple[list[Box], list[tuple[str, str
     graph, analysis = compilation.graph, compilation.analysis
     boxes = []
     for region in analysis.regions:
-        decision = compilation.decision_of(region)
+        decision = compilation.decision_of(region.id)
+        cut = compilation.decision_of(region.id + EPILOGUE)
+        decision = cut if cut is not None and cut.chosen is not None else decision
         chosen = decision.chosen if decision and region.id not in compilation.left_out else None
         label = decision.kind.label if decision else region.label
         reason = compilation.left_out.get(region.id) or (decision.reason if decision else "")
@@ -98,6 +101,8 @@ def _by_kind(compilation: Compilation, edges: Sequence[tuple[str, str]]) -> tupl
     boxes = []
     for decision in compilation.decisions:
         kind = decision.kind
+        if kind.members[0].id.endswith(EPILOGUE):
+            continue  # a part of a box that is there
         kind_of |= {region.id: kind.id for region in kind.members}
         style = "kernel" if decision.chosen else "framework" if decision.judged else "blocked"
         second = decision.chosen.plan.family if decision.chosen else "framework"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from generator.compile.pipeline import Compilation
 from generator.compile.tournament import Decision
+from generator.plan.fusion import EPILOGUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,10 @@ def summary(compilation: Compilation) -> str:
     kept = [d for d in compilation.decisions if d.chosen is not None]
     regions = sum(len(d.kind.members) for d in kept)
     total = len(compilation.analysis.regions)
+    whole = [d for d in compilation.decisions if not d.kind.members[0].id.endswith(EPILOGUE)]
     tried = sum(bool(d.judged) for d in compilation.decisions)
     return (
-        f"{len(compilation.graph.nodes)} operators in {total} regions of {len(compilation.decisions)} kinds; "
+        f"{len(compilation.graph.nodes)} operators in {total} regions of {len(whole)} kinds; "
         f"{tried} kinds judged, {len(kept)} kept a kernel ({regions} regions), the framework runs the rest"
     )
 

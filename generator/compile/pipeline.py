@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 
 from generator.advice.advice import NO_ADVICE, Advice, take_advice
 from generator.advice.prompt import KEY
-from generator.analyze import Analysis, Region, analyze
+from generator.analyze import Analysis, analyze
 from generator.capture import Capture, Part, Problem, capture
 from generator.compile.bound import BoundRegion, Fallbacks, UnexpectedInputError
 from generator.compile.module import CompiledModule, Replacement, rewritten
@@ -22,6 +22,7 @@ from generator.compile.verdicts import VerdictStore
 from generator.compile.whole import Whole, compare_whole
 from generator.ir import Graph
 from generator.plan import hardware_of
+from generator.plan.fusion import epilogue_of
 from generator.plan.planner import DEFAULT_LIMIT
 from generator.providers.protocol import Provider
 from kb.dtype import Target
@@ -77,9 +78,9 @@ class Compilation:
         """What could not be captured."""
         return self.captured.problems
 
-    def decision_of(self, region: Region) -> Decision | None:
-        """The decision that speaks of a region."""
-        return next((d for d in self.decisions if any(m.id == region.id for m in d.kind.members)), None)
+    def decision_of(self, region_id: str) -> Decision | None:
+        """The decision that speaks of a region, by its id."""
+        return next((d for d in self.decisions if any(m.id == region_id for m in d.kind.members)), None)
 
 
 def compile_module(
@@ -157,17 +158,27 @@ def _compile(
     if settings.provider is not None and planned:
         advice = take_advice(settings.provider, kinds, key=settings.advice_key)
         kinds = advice.apply(kinds)
-    decided: dict[str, Decision] = {}
-    for kind in sorted(kinds, key=_worth, reverse=True):
-        decision = decided[kind.id] = tournament.decide(kind)
-        if decision.judged:
-            taken = decision.chosen.plan.key if decision.chosen else "framework"
-            on_event(f"{kind.id} ({kind.label}): {taken}; {decision.reason}")
-    decisions = tuple(decided[kind.id] for kind in kinds)
+    decided = _decided(kinds, tournament, on_event)
+    # Where no kernel computes a product and what follows it, one may still compute what follows.
+    lost = [d for d in decided if d.chosen is None and (d.judged or d.kind.reason)]
+    rest = [r for d in lost for member in d.kind.members if (r := epilogue_of(member, graph)) is not None]
+    cut = survey(rest, graph, hardware_of(device), limit=settings.plans, example=example)
+    decisions = (*decided, *_decided(cut, tournament, on_event))
     compiled, left_out = _put_together(subject, captured, decisions)
     return Compilation(
         subject, settings.target, device, captured, analysis, decisions, advice, compiled, left_out=left_out
     )
+
+
+def _decided(kinds: Sequence[Kind], tournament: Tournament, on_event: Callable[[str], None]) -> tuple[Decision, ...]:
+    """Decisions in the order of ``kinds``, made in the order of what there is to win."""
+    found: dict[str, Decision] = {}
+    for kind in sorted(kinds, key=_worth, reverse=True):
+        decision = found[kind.id] = tournament.decide(kind)
+        if decision.judged:
+            taken = decision.chosen.plan.key if decision.chosen else "framework"
+            on_event(f"{kind.id} ({kind.label}): {taken}; {decision.reason}")
+    return tuple(found[kind.id] for kind in kinds)
 
 
 def _part_of(subject: Subject, part: Part) -> Subject:

@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from generator.analyze import Analysis
 from generator.capture import Capture
 from generator.compile.bound import BoundRegion, Fallbacks
 from generator.compile.module import CompiledModule, Replacement, rewritten
 from generator.compile.subject import Subject, SubjectError, load_subject
-from generator.compile.survey import Kind
+from generator.compile.survey import Kind, survey
 from generator.compile.tournament import instantiate_plan
 from generator.compile.whole import compare_whole
 from generator.kernel_templates.specs import RowSpec
+from generator.plan import hardware_of
+from generator.plan.fusion import epilogue_of
 from kb.dtype import Target
 from runtime.compile_cache import CompileCache
+from runtime.device import cpu_device
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,21 @@ def test_a_kernel_that_cannot_be_loaded_leaves_the_framework(
     assert torch.allclose(scores.float(), subject.module(*subject.args)[0].float(), atol=0.05)
     assert fallbacks.counts == {broken.name: 2}
     assert "CompileError" in fallbacks.reasons[broken.name]
+
+
+def test_what_follows_a_product_runs_beside_the_frameworks_product(
+    captured: Capture, analysis: Analysis, subject: Subject, cache: CompileCache
+) -> None:
+    rest = [r for region in analysis.regions if (r := epilogue_of(region, captured.graph)) is not None]
+    kinds = survey(rest, captured.graph, hardware_of(cpu_device()), limit=1)
+    assert sorted(k.label for k in kinds) == ["add, after linear", "gelu, after linear"]
+    fallbacks = Fallbacks()
+    made = [item for kind in kinds for item in replacements(kind, captured, fallbacks, cache)]
+    assert captured.program is not None
+    call = CompiledModule(subject.module, rewritten(captured.program, captured.graph, made), fallbacks)
+    assert call.regions == 4
+    assert compare_whole(call, subject, Target.CPU, seconds=None).same
+    assert fallbacks.total == 0
 
 
 def test_gradients_are_not_recorded(compiled: CompiledModule, subject: Subject) -> None:
