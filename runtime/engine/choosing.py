@@ -5,10 +5,10 @@ it, interleaved; on a GPU both are CUDA graphs. Measured alone, kernels promise 
 neighbours' cache contents, launch overlap and tails count here and nowhere else.
 
 The neighbours are choices too. A kernel that starts its loads before its predecessor has ended gains nothing beside a
-library call, and is then a little slower than its rivals. So a candidate *qualifies* when the step takes at most MU
-times as long as with what it replaces, and the fastest at its turn stays for the time being. Then every site is looked
-at again among those that qualified, in the faster of two steps: the one just chosen, and the one with an admitted
-kernel wherever one qualified. The library always qualifies, so that nothing slower than it stays.
+library call, and is then a little slower than its rivals. So the fastest at its turn stays for the time being, and what
+takes at most MU times its step *qualifies*. Then every site is looked at again among those that qualified, in the
+faster of two steps: the one just chosen, and the one with an admitted kernel wherever one qualified. Last, the step as
+chosen must not be slower than the library's.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Pick:
 
 @dataclass(slots=True)
 class _Looked:
-    """What is known about a site: all trials, and what qualified, the library first."""
+    """What is known about a site: all trials, and what qualified."""
 
     trials: list[Trial]
     qualified: list[_Pick]
@@ -195,7 +195,8 @@ class _Look:
         times = self._time(arms, site, self.effort)
         base = times[library.name]
         seen = [t if t.failure else replace(t, step_us=times[t.name], rival_us=base) for t in trials]
-        qualified = [pick for name, pick in running.items() if times[name] <= MU * base]
+        shortest = min(times.values())  # the library's, or less
+        qualified = [pick for name, pick in running.items() if times[name] <= MU * shortest]
         picks[site] = min(qualified, key=lambda pick: times[pick.name])
         return _Looked([Trial(library.name, library.digest, base, base), *seen], qualified)
 
