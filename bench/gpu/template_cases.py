@@ -100,6 +100,8 @@ PRODUCTS = (
     TensorGemmParameters(16, 128, 64, 4, 4, 4),
     TensorGemmParameters(0, 64, 64, 6, 4, 8),
     TensorGemmParameters(0, 128, 64, 2, 8, 1, True),
+    TensorGemmParameters(0, 64, 64, 4, 4, 1, False, 1),
+    TensorGemmParameters(0, 32, 64, 3, 2, 4, False, 2),
 )
 _SHAPES = ((1, 1), (1, 4096), (5, 130), (3, 64), (9, 1027), (64, 8))
 

@@ -133,10 +133,12 @@ def compile_one(task: tuple[Product, Parameters]) -> str:
 
     product, parameters = task
     case = plain_product(product.rows, product.outputs, product.inputs)
+    dims = case.contract.sweep.correctness[0]
+    if legal(case.spec, parameters, Target.CUDA, ARCH, dims) is not None:
+        return ""
     try:
         candidate = instantiate(case.spec, parameters, case.contract, Target.CUDA)
         device = _device() or assumed_cuda_device(ARCH)
-        dims = case.contract.sweep.correctness[0]
         compile_candidate(candidate, case.contract, dims, DType.BFLOAT16, cache=_state["cache"], device=device)
     except Exception as error:
         return f"{product.label} {parameters}: {error}"[:300]

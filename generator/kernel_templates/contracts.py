@@ -46,7 +46,8 @@ class TemplateCandidate:
 def template_candidates(contract: Contract, target: Target, arch: str) -> list[TemplateCandidate]:
     """Candidates for ``contract``, the most promising first; empty where no template fits it."""
     build = _BUILDERS.get(contract.id)
-    return list(build(contract, target, arch)) if build else []
+    found = {t.candidate.digest: t for t in build(contract, target, arch)} if build else {}
+    return list(found.values())
 
 
 # --- products --------------------------------------------------------------------------------------------------------

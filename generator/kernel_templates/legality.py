@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product as combinations
 
 from generator.kernel_templates.cuda.rows import KEPT_ELEMENTS
+from generator.kernel_templates.cuda.tensor_gemm import PAD
 from generator.kernel_templates.parameters import (
     ElementwiseParameters,
     GemmParameters,
@@ -167,7 +168,14 @@ def _tensor_gemm(spec: Spec, p: TensorGemmParameters, target: Target, arch: str,
     sums = len(spec.parts) * p.tile_n // p.warps * tile_m // 32
     if sums > 128:
         return f"{sums} sums a thread; 128 fit the registers"
+    if p.walk < 0 or p.walk > 8:
+        return f"walk = {p.walk}; 0 to 8 blocks a multiprocessor"
     shared = p.stages * (len(spec.parts) * p.tile_n + tile_m) * p.tile_k * 2
+    if p.walk and (k := value(spec.k, dims)) is not None:
+        tiles = (k + p.tile_k - 1) // p.tile_k
+        slice_ = (tiles + p.split - 1) // p.split * p.tile_k * 2 * tile_m
+        sums = 2 * len(spec.parts) * tile_m * (p.tile_n + PAD) * 4
+        shared = sums + slice_ + p.stages * len(spec.parts) * p.tile_n * p.tile_k * 2
     most = assumed_cuda_device(arch).shared_bytes
     if shared > most:
         return f"{shared} bytes of shared memory a block; {arch} has {most}"

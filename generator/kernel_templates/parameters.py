@@ -64,7 +64,8 @@ class TensorGemmParameters:
 
     A block computes ``tile_n`` rows of the weight by ``tile_m`` rows of x, ``tile_k`` deep a stage, ``stages`` in
     flight; its ``warps`` lie along tile_n. ``split``: blocks of a cluster that share the contraction (1: none).
-    ``dependent``: a programmatic dependent launch.
+    ``dependent``: a programmatic dependent launch. ``walk``: so many blocks a multiprocessor keep their part of x in
+    shared memory and walk over the tiles of the weight (0: a block a tile, which reads both operands).
     """
 
     tile_m: int = 8
@@ -74,6 +75,7 @@ class TensorGemmParameters:
     warps: int = 4
     split: int = 1
     dependent: bool = False
+    walk: int = 0
 
 
 Parameters = ElementwiseParameters | RowParameters | GemvParameters | GemmParameters | TensorGemmParameters

@@ -14,6 +14,7 @@ from generator.kernel_templates.cuda import gemm as cuda_gemm
 from generator.kernel_templates.cuda import gemv as cuda_gemv
 from generator.kernel_templates.cuda import rows as cuda_rows
 from generator.kernel_templates.cuda import tensor_gemm as cuda_tensor_gemm
+from generator.kernel_templates.cuda import walking_gemm as cuda_walking_gemm
 from generator.kernel_templates.parameters import (
     ElementwiseParameters,
     GemmParameters,
@@ -40,10 +41,11 @@ from kb.expr import parse
 
 # Names the templates' own sources use: a contract that a spec is instantiated for may not have them.
 _LOCALS = """
-a b c e i j k k0 m n p r s t active best column columns count fill find first first_column first_row first_tile
-first_token found from half heads index inner inside lane last last_tile middle next of_w of_x pack packs part parts
-piece pieces rank rest rotate row row0 rows several shared shared_sums some_rows split stages start start_of stop
-stride sums t0 tile to to_w to_x total tx ty use values w_rows warp weight_rows winner winners x_rows
+a active b best both_sums c column columns count e fill fill_next filled find finish first first_column first_row
+first_tile first_token found from half heads i index inner inside j k k0 lane last last_tile m middle n next
+next_column next_tile of_w of_x p pack packs part parts piece pieces r rank rest rotate row row0 rows s several shared
+shared_sums some_rows split stages start start_of stop stride sums t t0 tile to to_w to_x total tx ty unit use values
+w_rows walk walks warp weight_rows winner winners x_rows x_tile
 """
 LOCALS = frozenset(_LOCALS.split())
 
@@ -110,7 +112,10 @@ def stage(
         case GemmSpec(), GemmParameters() if cuda:
             return cuda_gemm.gemm_stage(spec, parameters, entry, when)
         case GemmSpec(), TensorGemmParameters() if cuda:
-            return cuda_tensor_gemm.tensor_gemm_stage(spec, parameters, entry, when, contract.dims_of(DimKind.RUNTIME))
+            make_tensor = (
+                cuda_walking_gemm.walking_gemm_stage if parameters.walk else cuda_tensor_gemm.tensor_gemm_stage
+            )
+            return make_tensor(spec, parameters, entry, when, contract.dims_of(DimKind.RUNTIME))
     raise ValueError(f"{type(parameters).__name__} cannot make a {type(spec).__name__} on {target.value}")
 
 
