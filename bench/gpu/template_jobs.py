@@ -51,7 +51,7 @@ class Product:
     outputs: int
     inputs: int
     parameters: tuple[Parameters, ...]
-    seconds: float = 1.2
+    seconds: float = 0.8
 
 
 @dataclass(slots=True)

@@ -2,9 +2,9 @@
 
     python bench/gpu/templates.py --out DIR [--minutes 8] [--only NAME] [--sections timing_one,timing_many]
 
-Times the template GEMV at one row and the tensor-core GEMM at 8 and 64 rows against the library's product, in one
-interleaved run a shape of the six model families; then judges every template with its parameters, types and edge
-shapes, and the candidates of every contract, up to numerics. Writes ``templates.json`` and ``templates.log`` into DIR
+Judges every template with its parameters, types and edge shapes up to numerics; times the tensor-core GEMM at 8 and 64
+rows and the GEMV at one row against the library's product, in one interleaved run a shape of the six model families;
+then judges the candidates of every contract. Writes ``templates.json`` and ``templates.log`` into DIR
 and prints a table last. Sections run whatever happened to the others and stop where the minutes end, saying what was
 left out. Exit status 1 when a template failed a gate or gave a wrong product.
 """
@@ -170,10 +170,10 @@ def gates_contracts(bench: Bench) -> None:
 
 SECTIONS: Sequence[Callable[[Bench], None]] = (
     environment,
-    compile_products,
-    timing_one,
-    timing_many,
     gates_cases,
+    compile_products,
+    timing_many,
+    timing_one,
     gates_contracts,
 )
 
@@ -253,7 +253,7 @@ def _row_timed(bench: Bench, section: str, product: jobs.Product, timed: jobs.Ti
 def _judge(bench: Bench, section: str, wanted: list[jobs.Judged]) -> None:
     """Judge in several processes; what has not begun by the deadline is left out."""
     left_out = []
-    pool = bench.pool(8)
+    pool = bench.pool(max(2, min(12, (os.cpu_count() or 2) - 2)))
     try:
         futures = {pool.submit(jobs.judge_one, job): job for job in wanted}
         try:
