@@ -20,6 +20,7 @@ from kb.dtype import Target
 from kb.expr import Expr, parse
 from runtime.binding import make_workspace
 from runtime.compile_cache import CompileCache
+from runtime.errors import RuntimeFailure
 from runtime.kernel import Compiled, compile_candidate
 from runtime.launch_cpu import CpuModule
 from runtime.launch_cuda import CudaModule
@@ -64,7 +65,10 @@ class _Tensor:
 
 
 class BoundRegion:
-    """One region of the captured graph, run by a kernel. Called with the values ``inputs``, it gives ``outputs``."""
+    """One region of the captured graph, run by a kernel. Called with the values ``inputs``, it gives ``outputs``.
+
+    From one thread at a time: calls share the kernel's workspace.
+    """
 
     def __init__(
         self,
@@ -100,11 +104,11 @@ class BoundRegion:
                 sizes = tuple([values[i].shape[axis] for i, axis in self._symbols.values()]) if self._symbols else ()
                 launch = self._launches.get(sizes) or self._launch_at(sizes)
                 return launch(values)
-            except UnexpectedInputError as error:
-                self._fallbacks.add(self.name, str(error))
-                return self._framework(values)
-            except Exception as error:  # whatever fails, the module's result must come
+            except RuntimeFailure as error:  # it will not compile or load the next time either
                 self._broken = f"{type(error).__name__}: {error}"
+            except Exception as error:  # whatever fails, the module's result must come
+                self._fallbacks.add(self.name, str(error) or type(error).__name__)
+                return self._framework(values)
         self._fallbacks.add(self.name, self._broken)
         return self._framework(values)
 
@@ -150,6 +154,7 @@ def _launcher(
     wanted = [(t.shape, t.strides, t.dtype, t.align - 1, t.held, number) for number, t in enumerate(inputs)]
     made_of = [(t.shape, t.strides, t.dtype) for t in outputs]
     tail = (*sizes, 0 if workspace is None else workspace.data_ptr())
+    here = "is_cuda" if compiled.candidate.target is Target.CUDA else "is_cpu"
     seen: list[torch.Tensor | None] = [None] * len(inputs)
     known = [0] * len(inputs)
     empty = torch.empty_strided
@@ -159,7 +164,7 @@ def _launcher(
         for value, (shape, strides, dtype, mask, held, number) in zip(values, wanted, strict=True):
             pointer = value.data_ptr()
             if not held or seen[number] is not value or known[number] != pointer:
-                if value.shape != shape or value.dtype is not dtype or pointer & mask:
+                if value.shape != shape or value.dtype is not dtype or pointer & mask or not getattr(value, here):
                     raise UnexpectedInputError(_difference(value, inputs[number]))
                 if value.stride() != strides and not _lies_alike(value, inputs[number]):
                     raise UnexpectedInputError(_difference(value, inputs[number]))
@@ -216,6 +221,8 @@ def _difference(value: torch.Tensor, wanted: _Tensor) -> str:
         return f"{value.dtype} {list(value.shape)} where {wanted.dtype} {list(wanted.shape)} was captured"
     if value.data_ptr() % wanted.align:
         return f"an address that is no multiple of {wanted.align}"
+    if value.stride() == wanted.strides:
+        return f"a tensor on {value.device}, where the kernel does not run"
     return f"strides {list(value.stride())} where {list(wanted.strides)} were captured"
 
 

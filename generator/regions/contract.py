@@ -84,6 +84,8 @@ def region_contract(region: Region, graph: Graph, example: Mapping[str, int] | N
         raise UnsupportedRegionError("views: nothing is computed and nothing moves")
     program, bound = region_program(region, graph)
     dtypes = {name: _dtype(graph.values[value_id].dtype, name) for name, value_id in bound.items()}
+    if not program.inputs:
+        raise UnsupportedRegionError("it reads nothing: the framework makes a constant")
     if not program.outputs:
         raise UnsupportedRegionError("nothing outside reads what it computes")
     if bad := [o.tensor for o in program.outputs if dtypes[o.tensor] in (DType.INT32, DType.INT64)]:
