@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -25,6 +26,7 @@ from tests.runtime.engine.admitted import ROOT, contracts, manifest, right_kerne
 from validator.cli.validate import command
 from validator.extending import Trial, extend
 from validator.gates import Options
+from validator.gates.numerics import _Tally
 from validator.judge import judge
 from validator.shapes import held_shapes, held_timed
 
@@ -166,6 +168,26 @@ def test_a_stored_kernel_is_judged_at_held_dims_and_offered_there_afterwards(tmp
     assert {t.dtype for t in told.timings} == {DType.FLOAT16}
     assert len(store.entries()[0][0].manifest.verdicts) == 2
     assert offered(store) == told.accepted
+
+
+def test_a_single_index_that_changes_with_the_input_is_evidence() -> None:
+    at = {"num_tokens": 1, "hidden_size": 64, "vocab_size": 257}
+    gates = (GateName.STATIC, GateName.COMPILE, GateName.INTERFACE, GateName.NUMERICS)
+    options = Options(at=at, gates=gates, storages=(BF16,), hidden=0)
+    made = judge(right_kernel("lm_head_argmax"), contracts()["lm_head_argmax"], options=options)
+    assert made.failed_gate is None
+    assert [g.outcome for g in made.gates if g.gate is GateName.NUMERICS] == ["passed"]
+
+
+def test_outputs_that_never_change_are_no_evidence() -> None:
+    tally = _Tally()
+    for _ in range(3):
+        tally.saw({"index": torch.tensor([7]), "rows": torch.zeros(4), "odd": torch.tensor([float("nan")])}, BF16)
+    assert not tally.telling
+    tally.saw({"index": torch.tensor([7])}, DType.FLOAT32)
+    assert not tally.telling
+    tally.saw({"index": torch.tensor([8])}, BF16)
+    assert tally.telling
 
 
 def test_a_trial_that_is_not_whole_is_neither_accepted_nor_recorded(tmp_path: Path) -> None:
