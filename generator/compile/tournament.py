@@ -208,19 +208,14 @@ def _not_faster(judged: Judged) -> str:
         return "not timed: the framework stays"
     if timing.comparison is Comparison.FASTER:
         return ""
-    return (
-        f"{timing.comparison.value}: {timing.candidate_us:.2f} us where the framework takes "
-        f"{timing.baseline_us:.2f} us (ratio {timing.ratio:.3f})"
-    )
+    return f"{timing.comparison.value} (ratio {timing.ratio:.3f})"
 
 
 def _why(judged: Judged, rule: Rule) -> str:
     timing = judged.timing
     if timing is None:
         return "valid; asked for without timing"
-    text = (
-        f"{timing.candidate_us:.2f} us where the framework takes {timing.baseline_us:.2f} us (ratio {timing.ratio:.3f})"
-    )
+    text = f"{timing.comparison.value} (ratio {timing.ratio:.3f})"
     return text if rule is Rule.FASTEST else f"asked for; {text}"
 
 

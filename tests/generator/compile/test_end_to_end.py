@@ -125,17 +125,25 @@ def test_the_reports_show_every_decision_and_the_region_graph(stack: dict[str, A
     assert sum(box.get("class") == "kernel" for box in boxes) == 6
 
 
-def test_the_same_command_again_judges_nothing_and_removes_what_it_no_longer_writes(
+def test_again_with_advice_nothing_is_judged_and_what_is_no_longer_written_is_removed(
     stack: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
+    name = next(kind["id"] for kind in stack["kinds"] if kind["label"] == "linear + add")
+    said = json.dumps({"regions": {name: {"label": "back to the stream", "order": ["gemv rows=7"]}}})
+    reply = {"event": "reply", "key": "advice", "prompt_digest": "", "completion": {"text": said, "model": "model-x"}}
+    (tmp_path / "recorded.jsonl").write_text(json.dumps(reply) + "\n")
+    once = ("--untimed", "--plans", "1", "--kinds", "1", "--out", str(copy))
     code, data = run(
-        "tests.generator.compile.modules:stack", "--untimed", "--plans", "1", "--kinds", "1", "--out", str(copy)
+        "tests.generator.compile.modules:stack", *once, "--advice", f"replay:{tmp_path / 'recorded.jsonl'}"
     )
     assert code == 0
     assert (data["judgements"], data["resumed"]) == (0, 1)
     assert len(list(copy.glob("kernels/*"))) == 1
+    assert data["advice"]["labels"] == {name: "back to the stream"}
+    assert data["advice"]["ignored"] == [f"{name}: no plan 'gemv rows=7'"]
+    assert "back to the stream" in (copy / "report.md").read_text()
 
 
 def test_sizes_that_may_change_are_arguments_of_the_kernel(tmp_path: Path) -> None:
