@@ -28,6 +28,7 @@ from generator.providers.protocol import Provider
 from kb.dtype import Target
 from runtime.device import DeviceInfo, assumed_cuda_device, cpu_device, cuda_device, has_cuda
 from runtime.errors import RuntimeFailure
+from validator.worker import Worker
 
 ASSUMED_ARCH = "sm_90"
 _WHOLE_SECONDS = 3.0
@@ -36,7 +37,10 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``plans``: most plans a kind of region. ``work``: folder for verdicts, so that a second run goes on."""
+    """``plans``: most plans a kind of region. ``work``: folder for verdicts, so that a second run goes on.
+
+    ``worker`` lends a running process of the judge.
+    """
 
     target: Target
     work: Path
@@ -44,6 +48,7 @@ class Settings:
     effort: Effort = field(default_factory=Effort)
     provider: Provider | None = None
     advice_key: str = KEY
+    worker: Worker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,7 @@ def compile_module(
         settings.effort,
         VerdictStore(settings.work, _where(device)),
         on_event=lambda kind, text: on_event(f"{kind.id} ({kind.label}): {text}"),
+        lent=settings.worker,
     )
     with tournament.open():
         made = _compile(subject, captured, settings, device, tournament, on_event)

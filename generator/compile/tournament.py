@@ -92,13 +92,17 @@ class Decision:
 
 @dataclass(slots=True)
 class Tournament:
-    """Judges kinds one after the other. ``on_event`` is told (kind, text) as it goes on."""
+    """Judges kinds one after the other. ``on_event`` is told (kind, text) as it goes on.
+
+    ``lent`` is a running process of the judge, which saves its start; it is not closed.
+    """
 
     target: Target
     effort: Effort
     store: VerdictStore
     on_event: Callable[[Kind, str], None] = lambda _kind, _text: None
     clock: Callable[[], float] = time.monotonic
+    lent: Worker | None = None
     judgements: int = 0
     resumed: int = 0
     _started: float = field(init=False)
@@ -181,6 +185,8 @@ class Tournament:
         return Judged(plan, candidate, verdict)
 
     def _running(self) -> Worker:
+        if self.lent is not None:
+            return self.lent
         if self._worker is None:
             self._worker = Worker(self.target)
         return self._worker

@@ -22,6 +22,7 @@ from generator.compile.subject import load_subject
 from generator.compile.tournament import Effort, Rule
 from kb.cli.failure import Failure
 from kb.dtype import Target
+from validator.worker import Worker
 
 ROOT = Path(__file__).parents[3]
 app = typer.Typer()
@@ -146,10 +147,10 @@ def test_again_with_advice_nothing_is_judged_and_what_is_no_longer_written_is_re
     assert "back to the stream" in (copy / "report.md").read_text()
 
 
-def test_sizes_that_may_change_are_arguments_of_the_kernel(tmp_path: Path) -> None:
+def test_sizes_that_may_change_are_arguments_of_the_kernel(tmp_path: Path, worker: Worker) -> None:
     subject = load_subject("tests.generator.compile.modules:normed")
     effort = Effort(whole=False, timed=False, rule=Rule.VALID)
-    made = compile_module(subject, Settings(Target.CPU, tmp_path, plans=1, effort=effort))
+    made = compile_module(subject, Settings(Target.CPU, tmp_path, plans=1, effort=effort, worker=worker))
     assert made.compiled is not None
     assert [d.chosen is not None for d in made.decisions] == [True]
     contract = made.decisions[0].kind.contract
@@ -162,10 +163,12 @@ def test_sizes_that_may_change_are_arguments_of_the_kernel(tmp_path: Path) -> No
     assert made.compiled.fallbacks.total == 0
 
 
-def test_what_cannot_be_captured_stays_with_the_module_and_its_parts_are_compiled(tmp_path: Path) -> None:
+def test_what_cannot_be_captured_stays_with_the_module_and_its_parts_are_compiled(
+    tmp_path: Path, worker: Worker
+) -> None:
     subject = load_subject("tests.generator.compile.modules:deciding")
     effort = Effort(whole=False, timed=False, rule=Rule.VALID, kinds=1)
-    made = compile_module(subject, Settings(Target.CPU, tmp_path / "judged", plans=1, effort=effort))
+    made = compile_module(subject, Settings(Target.CPU, tmp_path / "judged", plans=1, effort=effort, worker=worker))
     assert list(made.parts) == ["layer"]
     assert made.problems
     assert made.compiled is not None

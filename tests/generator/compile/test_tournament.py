@@ -24,9 +24,11 @@ def norm_of(kinds: tuple[Kind, ...]) -> Kind:
 
 
 @pytest.fixture(scope="module")
-def timed(kinds: tuple[Kind, ...], tmp_path_factory: pytest.TempPathFactory) -> tuple[Tournament, Path]:
+def timed(tmp_path_factory: pytest.TempPathFactory, worker: Worker) -> tuple[Tournament, Path]:
     folder = tmp_path_factory.mktemp("judged")
-    tournament = Tournament(Target.CPU, Effort(whole=False, timing_seconds=0.2), VerdictStore(folder, WHERE))
+    tournament = Tournament(
+        Target.CPU, Effort(whole=False, timing_seconds=0.2), VerdictStore(folder, WHERE), lent=worker
+    )
     return tournament, folder
 
 
@@ -96,30 +98,26 @@ def wrong_ones(right: Candidate) -> dict[str, Candidate]:
     return {name: right.model_copy(update={"source": text}) for name, text in changed.items()}
 
 
-def test_a_wrong_kernel_of_a_region_is_rejected_by_the_same_gates(kinds: tuple[Kind, ...]) -> None:
+def test_a_wrong_kernel_of_a_region_is_rejected_by_the_same_gates(kinds: tuple[Kind, ...], worker: Worker) -> None:
     kind = norm_of(kinds)
     assert kind.plans is not None
     assert kind.contract is not None
     right = instantiate_plan(kind, kind.plans.plans[0], Target.CPU)
     gates = (GateName.STATIC, GateName.COMPILE, GateName.INTERFACE, GateName.NUMERICS)
-    worker = Worker(Target.CPU)
-    try:
-        verdicts: dict[str, Verdict] = {
-            name: judge(candidate, kind.contract.contract, options=Options(gates=gates, quick=True), worker=worker)
-            for name, candidate in wrong_ones(right).items()
-        }
-    finally:
-        worker.close()
+    verdicts: dict[str, Verdict] = {
+        name: judge(candidate, kind.contract.contract, options=Options(gates=gates, quick=True), worker=worker)
+        for name, candidate in wrong_ones(right).items()
+    }
     for name, verdict in verdicts.items():
         assert verdict.failed_gate is not None, name
         assert verdict.failed_gate.gate in (GateName.INTERFACE, GateName.NUMERICS), name
 
 
 def test_untimed_the_first_valid_plan_is_taken_only_where_that_was_asked_for(
-    kinds: tuple[Kind, ...], tmp_path: Path
+    kinds: tuple[Kind, ...], tmp_path: Path, worker: Worker
 ) -> None:
     effort = Effort(whole=False, timed=False, rule=Rule.VALID)
-    tournament = Tournament(Target.CPU, effort, VerdictStore(tmp_path, WHERE))
+    tournament = Tournament(Target.CPU, effort, VerdictStore(tmp_path, WHERE), lent=worker)
     strict = Tournament(Target.CPU, Effort(whole=False, timed=False), VerdictStore(tmp_path, WHERE))
     with tournament.open(), strict.open():
         taken = tournament.decide(norm_of(kinds))
