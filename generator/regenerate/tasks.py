@@ -101,7 +101,7 @@ def known_of(pattern: Pattern, setup: Setup) -> list[Known]:
 
 def _todo(task: Task, setup: Setup) -> tuple[Todo, str]:
     assert task.work is not None  # only wanted patterns get here
-    if is_unfinished(task.work):
+    if is_unfinished(task.work, needed=bool(task.open_needs)):
         return Todo.RESUME, "an earlier search has not ended"
     stale = {k.digest: k.why for k in task.known if k.stand is Stand.STALE}
     if setup.stale and not stale:
@@ -148,10 +148,12 @@ def _identity(prompt: Prompt, setup: Setup) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
 
 
-def is_unfinished(work: Path) -> bool:
-    """Whether a search was begun in ``work`` and has not ended."""
+def is_unfinished(work: Path, *, needed: bool) -> bool:
+    """Whether a search was begun in ``work``, has not ended, and is worth going on with: it is still ``needed``, or a
+    reply was paid for already."""
     events = events_of(work)
-    return bool(events) and not any(e["event"] == "ended" for e in events)
+    kinds = {e["event"] for e in events}
+    return bool(events) and "ended" not in kinds and (needed or "reply" in kinds)
 
 
 def events_of(work: Path) -> list[Event]:

@@ -105,8 +105,10 @@ def run(
     stored: Callable[[Known], bool] = lambda _: True,
     judged: list[str] | None = None,
     jobs: int = 1,
+    planned: list[Task] | None = None,
 ) -> list[Played]:
-    """Plan and play. ``stored``: whether the made-up judge accepts a stored kernel at new dims."""
+    """Plan and play. ``stored``: whether the made-up judge accepts a stored kernel at new dims. ``planned``: tasks
+    that were planned already, which is all that needs torch."""
 
     def judge_stored(known: Known, _on_event: object) -> Verdict:
         accepted = stored(known)
@@ -122,7 +124,8 @@ def run(
         return verdict
 
     authors: Any = ScriptedAuthors(ratios, asked)
-    return play(tasks(made, names), made, authors, jobs=jobs, judge_stored=judge_stored, judge_of=judge_of)
+    chosen = tasks(made, names) if planned is None else planned
+    return play(chosen, made, authors, jobs=jobs, judge_stored=judge_stored, judge_of=judge_of)
 
 
 def put(made: Setup, contract: str, number: int = 0, **changes: Any) -> Entry:

@@ -121,16 +121,18 @@ def test_a_regeneration_that_is_killed_ends_as_if_it_had_not_been(tmp_path: Path
     made, log = setup(tmp_path, improve=True), tmp_path / "asked"
     scripts: dict[str, list[float | BaseException]] = {UP: [0.0, 1.1, 0.7, 1.2], DOWN: [0.9, 1.3, 0.0, 1.0]}
     for _ in range(9):
+        planned = tasks(made)
         child = os.fork()
         if child == 0:
+            signal.alarm(30)  # a child that hangs ends all the same
             try:
-                run(made, scripts, _KilledAtTheSecond(log))  # type: ignore[arg-type]
+                run(made, scripts, _KilledAtTheSecond(log), planned=planned)
             finally:
                 os._exit(0)
         _, status = os.waitpid(child, 0)
         if status == 0:
             break
-        assert os.WIFSIGNALED(status)
+        assert os.WTERMSIG(status) == signal.SIGKILL
     asked = log.read_text().splitlines()
     assert sorted(set(asked)) == sorted(f"{p} round-{n}-lane-1" for p in (UP, DOWN) for n in (1, 2, 3, 4))
     # A reply that was lost with the process before it was journalled is asked for again, and nothing else is.
@@ -204,6 +206,21 @@ def test_of_many_stored_kernels_the_fastest_few_are_judged(tmp_path: Path) -> No
         put(made, UP, number)
     run(made, {UP: []}, [], names=(UP,), judged=judged)
     assert len(judged) == MOST_JUDGED
+
+
+def test_a_search_nobody_has_answered_is_dropped_once_a_stored_kernel_serves(tmp_path: Path) -> None:
+    made = setup(tmp_path)
+    (waiting,) = run(made, {UP: [PendingError("no reply yet")]}, [], names=(UP,))
+    assert waiting.waiting is not None
+    put(made, UP)
+    assert tasks(made, (UP,))[0].todo is Todo.RESUME
+    entry = made.store.entries()[0][0]
+    verdict = entry.manifest.verdicts[0]
+    (need,) = tasks(made, (UP,))[0].pattern.needs
+    errors = (verdict.errors[0].model_copy(update={"dims": dict(need.at)}),)
+    update = {"at": dict(need.at), "errors": errors, "judged_at": datetime.now(UTC)}
+    made.store.record(entry.digest, verdict.model_copy(update=update))
+    assert tasks(made, (UP,))[0].todo is Todo.NOTHING
 
 
 def test_templates_compete_and_make_no_search_unnecessary(tmp_path: Path) -> None:
