@@ -140,6 +140,8 @@ def _lower(node: Node, low: _Lowering) -> None:
         low.terms[value.id] = _cast(node, value, low)
     elif node.target in _REDUCTIONS:
         low.terms[value.id] = _reduction(node, low)
+    elif node.op == "aten.var.correction":
+        low.terms[value.id] = _variance(node, low)
     elif node.target in ("aten._softmax", "aten._log_softmax"):
         low.terms[value.id] = _softmax(node, low)
     elif node.target in ("aten.native_layer_norm", "aten.layer_norm", "aten.rms_norm", "aten._fused_rms_norm"):
@@ -228,6 +230,29 @@ def _dims(wanted: Arg, rank: int) -> list[int]:
         return list(range(rank))
     given = wanted if isinstance(wanted, tuple) else (wanted,)
     return sorted(int(d) % rank for d in given if isinstance(d, int))
+
+
+def _variance(node: Node, low: _Lowering) -> Term:
+    """Around the mean, in two passes: the mean of squares minus a squared mean would lose what it measures."""
+    source = _argument(node, 0, low)
+    dims = _dims(node.args[1] if len(node.args) > 1 else None, len(source.dims))
+    along = tuple(a for d in dims for a in source.dims[d])
+    low.reduced.append(along)
+    count = 1
+    for axis in low.axes.leaves(along):
+        extent = low.axes.extent(axis)
+        if not isinstance(extent, int):
+            raise UnsupportedRegionError("a variance over a size that may change")
+        count *= extent
+    correction = node.kwarg("correction", 1)
+    left = count - float(correction if isinstance(correction, int | float) else 1)
+    if left <= 0:
+        raise UnsupportedRegionError("a variance of too few numbers")
+    centred = low.emit(Op.SUB, (source.operand, low.reduce(Reduction.MEAN, source.operand)))
+    total = low.reduce(Reduction.SUM, low.emit(Op.SQUARE, (centred,)))
+    keep = bool(node.kwarg("keepdim", False))
+    shape = tuple(() if i in dims else d for i, d in enumerate(source.dims) if keep or i not in dims)
+    return Term(low.emit(Op.DIV, (total, left)), shape)
 
 
 def _softmax(node: Node, low: _Lowering) -> Term:

@@ -204,6 +204,21 @@ def test_strides_replace_views_inside_a_region() -> None:
     assert y.strides == (8, 32, 1)
 
 
+def test_a_variance_is_taken_around_the_mean() -> None:
+    class Spread(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / torch.sqrt(1 + x.var(-1, keepdim=True))
+
+    captured = capture(Spread(), (torch.randn(4, 16),)).graph
+    (region,) = analyze(captured, {}).regions
+    spec = region_spec(region, captured, region_contract(region, captured))
+    assert isinstance(spec, RowSpec)
+    kinds = [phase.kind.value for phase in spec.phases if isinstance(phase, Reduce)]
+    assert kinds == ["mean", "sum"]
+    divided = [p.args[1] for p in spec.phases if isinstance(p, Step) and p.op is Op.DIV]
+    assert divided[0] == 15.0  # the unbiased one, as the framework's default
+
+
 def test_two_dims_along_one_axis_are_refused() -> None:
     class Symmetric(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
