@@ -224,7 +224,7 @@ def _run(
                 buckets = measure_model(setup, begun, decoding)
             elif decoding is not None:
                 notes.append("Nothing was measured yet: run the same command again once the rest is there.")
-        data = run_data(setup, played, buckets, notes, time.monotonic() - started)
+        data = run_data(setup, played, buckets, notes, begun=begun, seconds=time.monotonic() - started)
         text = run_markdown(data)
         replace_file(setup.work / "report.md", text.encode())
         replace_file(setup.work / "report.json", json.dumps(data, indent=1).encode())

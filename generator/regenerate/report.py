@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from generator.limits import Spent, spent_in
 from generator.regenerate.measuring import LIBRARY_PATH, Bucket
 from generator.regenerate.patterns import dims_text
 from generator.regenerate.playing import Played
+from generator.regenerate.standing import Known
 from generator.regenerate.tasks import Setup, Task, Todo, events_of
 from runtime.engine.selecting import as_table
 
@@ -19,15 +21,21 @@ def plan_data(setup: Setup, tasks: Sequence[Task], notes: Sequence[str]) -> dict
 
 
 def run_data(
-    setup: Setup, played: Sequence[Played], buckets: Sequence[Bucket], notes: Sequence[str], seconds: float
+    setup: Setup,
+    played: Sequence[Played],
+    buckets: Sequence[Bucket],
+    notes: Sequence[str],
+    *,
+    begun: datetime,
+    seconds: float,
 ) -> dict[str, Any]:
-    """Everything about a run."""
+    """Everything about a run. ``begun``: when the regeneration began, of which this may be a later run."""
     spent = [_spent(p) for p in played]
     return {
         **_about(setup),
         "seconds": round(seconds, 1),
         "notes": list(notes),
-        "patterns": [_played_data(p, s) for p, s in zip(played, spent, strict=True)],
+        "patterns": [_played_data(p, s, begun) for p, s in zip(played, spent, strict=True)],
         "waiting": [f"{p.pattern.contract.id}: {p.waiting}" for p in played if p.waiting],
         "failed": [f"{p.pattern.contract.id}: {p.failed}" for p in played if p.failed],
         "cost": _total(spent).model_dump(mode="json"),
@@ -179,7 +187,7 @@ def _task_data(task: Task) -> dict[str, Any]:
     }
 
 
-def _played_data(played: Played, spent: Spent) -> dict[str, Any]:
+def _played_data(played: Played, spent: Spent, begun: datetime) -> dict[str, Any]:
     name = played.pattern.contract.id
     judged = [
         {"digest": j.known.digest, "dims": dict(j.known.need.at), "accepted": j.accepted, "why": j.why}
@@ -187,11 +195,11 @@ def _played_data(played: Played, spent: Spent) -> dict[str, Any]:
     ]
     fresh = {(j["digest"], str(j["dims"])) for j in judged}
     kernels = [
-        {"pattern": name, "digest": j["digest"], "dims": j["dims"], "how": _JUDGED[j["accepted"]], "why": j["why"]}
+        {"pattern": name, "digest": j["digest"], "dims": j["dims"], "how": _JUDGED[bool(j["accepted"])], "why": j["why"]}
         for j in judged
     ]
     kernels += [
-        {"pattern": name, "digest": k.digest, "dims": dict(k.need.at), "how": "stored, reused", "why": k.why}
+        {"pattern": name, "digest": k.digest, "dims": dict(k.need.at), "how": _how(k, begun), "why": k.why}
         for k in played.reused
         if (k.digest, str(dict(k.need.at))) not in fresh
     ]
@@ -211,6 +219,15 @@ def _played_data(played: Played, spent: Spent) -> dict[str, Any]:
         "failed": played.failed,
         "spent": spent.model_dump(mode="json"),
     }
+
+
+def _how(known: Known, begun: datetime) -> str:
+    """How a kernel that may run at some dims came by that, seen from this regeneration."""
+    manifest = known.entry.manifest
+    if manifest.verdicts[0].judged_at >= begun:
+        return "admitted in an earlier run"
+    fresh = any(v.accepted and v.at == dict(known.need.at) and v.judged_at >= begun for v in manifest.verdicts)
+    return f"{_JUDGED[True]} in an earlier run" if fresh else "stored, reused"
 
 
 def _spent(played: Played) -> Spent:

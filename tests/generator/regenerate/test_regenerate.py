@@ -290,10 +290,11 @@ def test_before_is_the_store_as_it_was_when_the_regeneration_began(tmp_path: Pat
 def test_the_report_says_what_runs_why_how_fast_and_what_it_cost(tmp_path: Path) -> None:
     made = setup(tmp_path)
     put(made, DOWN)
+    begun = datetime.now(UTC) - timedelta(seconds=5)
     played = run(made, {UP: [0.0, 1.2], DOWN: []}, [])
     choice = BucketChoice(1, 64, 120.0, 100.0, ())
     speeds = {name: Measured(ms, 1000 / ms, ()) for name, ms in ((LIBRARY_PATH, 3.0), (BEFORE, 2.0), ("now", 1.5))}
-    data = run_data(made, played, [Bucket(1, choice, speeds)], ["a note"], 12.3)
+    data = run_data(made, played, [Bucket(1, choice, speeds)], ["a note"], begun=begun, seconds=12.3)
     assert data["cost"]["replies"] == 2
     assert data["cost"]["usd"] == pytest.approx(0.02)
     assert [s["speed_up"] for s in data["speeds"]] == [1.0, 1.5, 2.0]
@@ -304,6 +305,9 @@ def test_the_report_says_what_runs_why_how_fast_and_what_it_cost(tmp_path: Path)
     assert "kernel 0123\\|" in text
     assert "| 1 | before | 2.000 | 500.0 | 1.50x |" in text
     assert "2 replies, 300 tokens, 0.02 USD; this run took 12 s." in text
+    later = run_data(made, run(made, {UP: [], DOWN: []}, []), [], [], begun=begun, seconds=1.0)
+    how = {k["pattern"]: k["how"] for p in later["patterns"] for k in p["kernels"]}
+    assert how == {UP: "admitted in an earlier run", DOWN: "stored, accepted at these dims in an earlier run"}
 
 
 def _row(candidate: str) -> dict[str, object]:
