@@ -195,8 +195,14 @@ def _played_data(played: Played, spent: Spent, begun: datetime) -> dict[str, Any
     ]
     fresh = {(j["digest"], str(j["dims"])) for j in judged}
     kernels = [
-        {"pattern": name, "digest": j["digest"], "dims": j["dims"], "how": _JUDGED[bool(j["accepted"])], "why": j["why"]}
-        for j in judged
+        {
+            "pattern": name,
+            "digest": j.known.digest,
+            "dims": dict(j.known.need.at),
+            "how": _JUDGED[j.accepted],
+            "why": j.why,
+        }
+        for j in played.judged
     ]
     kernels += [
         {"pattern": name, "digest": k.digest, "dims": dict(k.need.at), "how": _how(k, begun), "why": k.why}
