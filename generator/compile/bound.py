@@ -149,11 +149,10 @@ def _launcher(
     sizes: Sequence[int],
     workspace: torch.Tensor | None,
 ) -> Launch:
-    """The call itself, everything that can be known before it looked up: it runs once a region and step."""
-    enter = _entry(compiled, len(inputs) + len(outputs), len(sizes), workspace)
+    """The call itself, everything that can be known before looked up once: it runs once a region and step."""
+    enter = _entry(compiled, len(inputs) + len(outputs), sizes, workspace)
     wanted = [(t.shape, t.strides, t.dtype, t.align - 1, t.held, number) for number, t in enumerate(inputs)]
     made_of = [(t.shape, t.strides, t.dtype) for t in outputs]
-    tail = (*sizes, 0 if workspace is None else workspace.data_ptr())
     here = "is_cuda" if compiled.candidate.target is Target.CUDA else "is_cpu"
     seen: list[torch.Tensor | None] = [None] * len(inputs)
     known = [0] * len(inputs)
@@ -172,25 +171,38 @@ def _launcher(
             pointers.append(pointer)
         device = values[0].device
         made = tuple([empty(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in made_of])
-        enter(*pointers, *[tensor.data_ptr() for tensor in made], *tail)
+        enter(*pointers, *[tensor.data_ptr() for tensor in made])
         return made
 
     return launch
 
 
-def _entry(compiled: Compiled, tensors: int, sizes: int, workspace: torch.Tensor | None) -> Callable[..., None]:
-    """The kernel as a function of addresses and sizes."""
+def _entry(
+    compiled: Compiled, tensors: int, sizes: Sequence[int], workspace: torch.Tensor | None
+) -> Callable[..., None]:
+    """The kernel as a function of the tensors' addresses."""
+    scratch = 0 if workspace is None else workspace.data_ptr()
     if compiled.candidate.target is Target.CPU:
         module = CpuModule(compiled.image, compiled.launches, compiled.device.num_sms)
-        return module.caller([ctypes.c_void_p] * tensors + [ctypes.c_int32] * sizes + [ctypes.c_void_p])
+        types = [ctypes.c_void_p] * tensors + [ctypes.c_int32] * len(sizes) + [ctypes.c_void_p]
+        call, tail = module.caller(types), (*sizes, scratch)
+
+        def enter(*addresses: int, _kept: torch.Tensor | None = workspace) -> None:
+            call(*addresses, *tail)
+
+        return enter
+    # A launch reads its arguments through pointers when it is issued, so one bound call serves all addresses.
+    cells = [ctypes.c_void_p(0) for _ in range(tensors)]
+    numbers = [ctypes.c_int32(size) for size in sizes]
     on_device = CudaModule(compiled.image, compiled.launches, compiled.device)
+    bound = on_device.bind((*cells, *numbers, ctypes.c_void_p(scratch)), {}, workspace)
 
-    def enter(*values: int) -> None:
-        addresses = [ctypes.c_void_p(v) for v in values[:tensors]]
-        numbers = [ctypes.c_int32(v) for v in values[tensors : tensors + sizes]]
-        on_device.bind((*addresses, *numbers, ctypes.c_void_p(values[-1])), {}, workspace)()
+    def launch(*addresses: int) -> None:
+        for cell, address in zip(cells, addresses, strict=True):
+            cell.value = address
+        bound()
 
-    return enter
+    return launch
 
 
 def _symbol_places(contract: RegionContract) -> dict[str, tuple[int, int]]:
