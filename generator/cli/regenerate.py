@@ -207,6 +207,7 @@ def _run(
     from generator.regenerate.measuring import measure_model
     from generator.regenerate.playing import play
     from generator.regenerate.report import run_data, run_markdown
+    from generator.regenerate.tasks import Todo
     from kb.store.durable import replace_file
     from runtime.engine.config import ConfigError
     from runtime.errors import RuntimeFailure
@@ -214,8 +215,8 @@ def _run(
 
     started = time.monotonic()
     try:
-        begun = begin(setup.work)
         authors = Authors(setup, settings)
+        begun = begin(setup.work)
         with LiveView(quiet=as_json) as view:
             played = play(tasks, setup, authors, jobs=jobs, tell=view.on_event)
             buckets = []
@@ -237,7 +238,7 @@ def _run(
     print(json.dumps(data, indent=2) if as_json else text, end="\n" if as_json else "")
     if any(p.failed for p in played):
         raise typer.Exit(2)
-    if any(p.waiting or (p.pattern.wanted and not p.covered and not setup.stale) for p in played):
+    if any(p.waiting or (p.task.todo not in (Todo.SKIP, Todo.NOTHING) and not p.covered) for p in played):
         raise typer.Exit(1)
 
 

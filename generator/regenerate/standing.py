@@ -16,6 +16,7 @@ from validator.extending import ExtensionError, require_current
 
 # A new family costs a judgement a kernel and dims; the fastest few of a contract are enough to choose among.
 MOST_JUDGED = 3
+MOST_TEMPLATES_JUDGED = 1
 
 
 class Stand(StrEnum):
@@ -88,10 +89,11 @@ def uncovered(pattern: Pattern, known: Sequence[Known]) -> list[Need]:
 
 
 def to_judge(known: Sequence[Known]) -> list[Known]:
-    """Kernels to judge at dims where nothing is known of them: at each the fastest few."""
+    """Kernels to judge at dims where nothing is known of them: at each the fastest few, and the fastest template."""
     chosen: list[Known] = []
     for item in known:
-        there = [k for k in known if k.need == item.need and (k.stand is Stand.ACCEPTED or k in chosen)]
-        if item.stand is Stand.UNKNOWN and len(there) < MOST_JUDGED:
+        like = [k for k in known if k.need == item.need and k.covers == item.covers]
+        enough = MOST_JUDGED if item.covers else MOST_TEMPLATES_JUDGED
+        if item.stand is Stand.UNKNOWN and sum(k.stand is Stand.ACCEPTED or k in chosen for k in like) < enough:
             chosen.append(item)
     return chosen

@@ -240,6 +240,12 @@ def _print_entry(entry: Entry) -> None:
             numbers = (f"{t.candidate_us:.2f}", t.baseline, f"{t.baseline_us:.2f}", f"{t.ratio:.3f}")
             table.add_row(dims, t.dtype, *numbers, f"{low:.3f}-{high:.3f}", f"{t.bandwidth_share:.0%}")
         console.print(table)
+    for verdict in m.verdicts:
+        if verdict.at is not None:
+            failed = verdict.failed_gate
+            word = "accepted" if verdict.accepted else f"rejected by {failed.gate.value}" if failed else "not accepted"
+            dims = " ".join(f"{k}={v}" for k, v in verdict.at.items())
+            console.print(f"{verdict.judged_at:%Y-%m-%d} {word} at {dims}", markup=False, soft_wrap=True)
 
 
 def _reason(entry: Entry, rivals: list[Entry]) -> str:

@@ -204,8 +204,10 @@ def test_of_many_stored_kernels_the_fastest_few_are_judged(tmp_path: Path) -> No
     made, judged = setup(tmp_path), []
     for number in range(MOST_JUDGED + 2):
         put(made, UP, number)
+        put(made, UP, 100 + number, origin={"authorship": "template"})
     run(made, {UP: []}, [], names=(UP,), judged=judged)
-    assert len(judged) == MOST_JUDGED
+    authorship = [made.store.get(digest).manifest.origin.authorship for digest in judged]
+    assert (authorship.count("llm"), authorship.count("template")) == (MOST_JUDGED, 1)
 
 
 def test_a_search_nobody_has_answered_is_dropped_once_a_stored_kernel_serves(tmp_path: Path) -> None:
