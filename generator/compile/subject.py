@@ -61,7 +61,10 @@ def _from_function(place: str, name: str) -> Subject:
         raise SubjectError(f"{place}: cannot be imported ({error})") from None
     except AttributeError:
         raise SubjectError(f"{place} has no function '{name}'") from None
-    made = function()
+    try:
+        made = function()
+    except Exception as error:  # the user's own code
+        raise SubjectError(f"{place}:{name} failed with {type(error).__name__}: {error}") from error
     if isinstance(made, torch.nn.Module):
         made = (made, getattr(made, "example_inputs", None))
     if not (isinstance(made, tuple) and len(made) in (2, 3, 4) and isinstance(made[0], torch.nn.Module)):

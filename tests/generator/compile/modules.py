@@ -85,3 +85,8 @@ def deciding() -> tuple[nn.Module, tuple[Any, ...]]:
     """A module that cannot be captured whole."""
     torch.manual_seed(0)
     return Deciding().bfloat16(), (torch.randn(8, 64).bfloat16(),)
+
+
+def failing() -> nn.Module:
+    """Fails."""
+    raise ValueError("no weights here")

@@ -133,6 +133,7 @@ def test_gradients_are_not_recorded(compiled: CompiledModule, subject: Subject) 
         ("no.such.module:fn", "cannot be imported"),
         ("tests.generator.compile.modules:missing", "has no function"),
         ("tests.generator.compile.modules:nothing", "must return a module"),
+        ("tests.generator.compile.modules:failing", "failed with ValueError: no weights here"),
     ],
 )
 def test_what_cannot_be_compiled_is_said_in_one_line(text: str, message: str) -> None:
