@@ -59,22 +59,31 @@ _GEMV = (
     GemvParameters(rows=2, split=4, warps=8, tokens=4, unroll=4),
     GemvParameters(rows=1, split=1, warps=8, tokens=4, unroll=4),
 )
-_TENSOR = (
-    TensorGemmParameters(0, 32, 64, 4, 2, 1),
-    TensorGemmParameters(0, 32, 64, 4, 2, 8),
-    TensorGemmParameters(0, 32, 64, 4, 2, 4),
+# Many rows of the weight fill the device with a block a tile; few of them need the contraction split. The first of each
+# is the best measured at 8 rows of the step.
+_MANY_OUTPUTS = (
+    TensorGemmParameters(0, 32, 128, 4, 2, 1),
     TensorGemmParameters(0, 64, 64, 4, 4, 1),
+    TensorGemmParameters(0, 32, 64, 4, 2, 1),
     TensorGemmParameters(0, 64, 64, 4, 4, 4),
-    TensorGemmParameters(0, 64, 64, 6, 4, 8),
     TensorGemmParameters(0, 128, 64, 4, 4, 2),
+    TensorGemmParameters(0, 64, 64, 4, 4, 4, walk=1),
+)
+_FEW_OUTPUTS = (
+    TensorGemmParameters(0, 64, 64, 6, 4, 8),
+    TensorGemmParameters(0, 32, 128, 4, 2, 4),
     TensorGemmParameters(0, 128, 64, 4, 8, 8),
+    TensorGemmParameters(0, 32, 64, 4, 2, 8),
+    TensorGemmParameters(0, 64, 64, 4, 4, 4),
+    TensorGemmParameters(0, 64, 64, 4, 4, 1),
 )
 _CPU_BLOCKS = (64, 16)
 
 
 def _pairs(spec: GemmSpec, target: Target, arch: str) -> Iterator[tuple[GemvParameters, TensorGemmParameters]]:
     """Every tensor-core choice with the best GEMV, then every other GEMV with the first tensor-core choice."""
-    tensor = [p for p in _TENSOR if legal(spec, p, target, arch) is None]
+    choices = _FEW_OUTPUTS if spec in (specs.GATED_MLP_DOWN, specs.O_PROJ) else _MANY_OUTPUTS
+    tensor = [p for p in choices if legal(spec, p, target, arch) is None]
     gemv = [p for p in _GEMV if legal(spec, p, target, arch) is None]
     yield from ((gemv[0], p) for p in tensor)
     yield from ((p, tensor[0]) for p in gemv[1:])
@@ -120,7 +129,7 @@ def _lm_head(contract: Contract, target: Target, arch: str) -> Iterator[Template
         yield _made(contract, target, (found,), (GemvParameters(),), workspace)
         return
     for few, many in _pairs(spec, target, arch):
-        if many.split != 1:
+        if many.split != 1 or many.walk:
             continue
         below, above = f"num_tokens < {TENSOR_ROWS}", f"num_tokens >= {TENSOR_ROWS}"
         scan, merge, bytes_few = argmax.gemv_argmax(spec, to, few, "few_rows", below)

@@ -83,9 +83,13 @@ def enumerated(spec: Spec, target: Target) -> Iterator[Parameters]:
                 ((64, 4), (32, 2), (128, 4), (128, 8)), ((64, 4), (64, 6), (128, 3)), (1, 2, 4, 8)
             )
         )
+        walking = (
+            TensorGemmParameters(0, tile_n, 64, 4, warps, split, walk=1)
+            for tile_n, warps, split in ((64, 4, 4), (64, 4, 8), (128, 8, 4), (64, 4, 1))
+        )
         plain = (GemmParameters(), GemmParameters(64, 64, 16, 4, 4), GemmParameters(16, 64, 32, 1, 4))
         small: tuple[Parameters, ...] = tuple(gemv)
-        large: tuple[Parameters, ...] = (*tensor, *plain)
+        large: tuple[Parameters, ...] = (*tensor, *walking, *plain)
         yield from (*small, *large) if isinstance(spec, GemvSpec) else (*large, *small)
 
 

@@ -95,8 +95,8 @@ def tensor_argmax(
     spec: GemmSpec, to: Argmax, p: TensorGemmParameters, entry: str, when: str | None = None
 ) -> tuple[Stage, Stage, str]:
     """Two launches and the bytes of workspace. A block's winners are taken from its sums in shared memory."""
-    if p.split != 1:
-        raise ValueError("the argmax has rows enough: its contraction is never split")
+    if p.split != 1 or p.walk:
+        raise ValueError("the argmax has rows enough: its contraction is never split, and its blocks do not walk")
     blocks = f"ceil_div({text(spec.n)}, {p.tile_n})"
     body = [
         *tensor_gemm.sums_lines(spec, p),
