@@ -48,8 +48,14 @@ def test_warnings_of_the_candidate_are_kept_and_those_of_unused_names_are_not_as
 
 
 def test_a_compilation_that_does_not_end_is_stopped(images: CompileCache) -> None:
-    endless = "constexpr long f(long n) { long s = 0; for (long i = 0; i < n; ++i) s += i % 7; return s; }\n"
-    source = endless + 'extern "C" long run() { constexpr long v = f(30000000); return v; }\n'
+    # Doubling instantiations: no limit on loops or constant expressions ends them, and nothing is remembered twice.
+    endless = (
+        "template <int depth, long path> struct Tree {\n"
+        "  static constexpr long size = Tree<depth - 1, 2 * path>::size + Tree<depth - 1, 2 * path + 1>::size;\n"
+        "};\n"
+        "template <long path> struct Tree<0, path> { static constexpr long size = 1; };\n"
+    )
+    source = endless + 'extern "C" long run() { return Tree<24, 1>::size; }\n'
     with pytest.raises(CompileError, match=r"ran longer than 0\.5 s and was stopped"):
         compile_cpu(marked(f'#pragma GCC optimize("O0")\n{source}'), images, CompilerLimits(seconds=0.5))
 
