@@ -40,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_dry_run_shows_plan_and_prompts_and_touches_nothing_else(here: Path) -> None:
     before = set(here.rglob("*"))
-    told = json.loads(regenerate(MODEL, *CPU, "--dry-run", "--out", "prompts", "--json").stdout)
+    told = json.loads(regenerate(MODEL, *CPU, "--store", "none", "--dry-run", "--out", "prompts", "--json").stdout)
     states = {p["pattern"]: p["todo"] for p in told["patterns"]}
     assert states["encoder_mlp"] == states["rope"] == "skip"
     asked = [p for p in told["patterns"] if p["prompt"]]
