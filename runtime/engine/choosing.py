@@ -44,6 +44,7 @@ class DeviceLostError(RuntimeFailure):
 class Trial:
     """One implementation tried at one site. Times are of the whole step, in microseconds, from one run.
 
+    ``rival_us``: the step with the library at this site, or, where a second look decided, with the fastest other one.
     ``failure`` says why it could not run or was wrong; the times are then None.
     """
 
@@ -55,7 +56,7 @@ class Trial:
 
     @property
     def gain(self) -> float | None:
-        """How many times faster the step is than with what ran there before."""
+        """How many times faster the step is than with its rival there."""
         return self.rival_us / self.step_us if self.step_us and self.rival_us else None
 
 
@@ -215,9 +216,10 @@ class _Look:
         for site, seen in open_sites.items():
             steps = {pick.name: Arm((self.program({**picks, site: pick}).run,)) for pick in seen.qualified}
             times = self._time(steps, site, effort)
-            rival = times[picks[site].name]
+            rivals = {name: min(t for other, t in times.items() if other != name) for name in times}
             seen.trials = [
-                replace(t, step_us=times[t.name], rival_us=rival) if t.name in times else t for t in seen.trials
+                replace(t, step_us=times[t.name], rival_us=rivals[t.name]) if t.name in times else t
+                for t in seen.trials
             ]
             picks[site] = min(seen.qualified, key=lambda pick: times[pick.name])
 

@@ -139,7 +139,12 @@ def test_kernels_that_pay_only_beside_each_other_are_found(bench: Bench) -> None
     choice = bench.choose()
     assert bench.chosen == {op: f"kernel of {op}" for op in ("gated_mlp_up", "gated_mlp_down")}
     assert choice.library_us - choice.step_us == pytest.approx(3 * (20 - 11 - 4))
-    assert at(choice, "gated_mlp_down").digest == "c" * 64
+    down = at(choice, "gated_mlp_down")
+    assert down.digest == "c" * 64
+    gains = {t.name: t.gain for t in down.trials}  # each against the fastest other one
+    assert gains[down.chosen] is not None
+    assert gains["library"] is not None
+    assert gains[down.chosen] > 1 > gains["library"]
 
 
 def test_a_kernel_that_loses_by_more_than_the_allowance_is_not_looked_at_again(bench: Bench) -> None:
