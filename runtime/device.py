@@ -27,7 +27,8 @@ class DeviceInfo:
 
     ``arch`` is ``sm_90`` or a processor architecture; ``num_sms`` multiprocessors, for ``cpu`` the threads OpenMP will
     use; ``cache_bytes`` the last level of cache; ``shared_bytes`` what one block may have at most (0 for ``cpu``);
-    ``index`` the CUDA ordinal, None when the device is assumed and not there.
+    ``index`` the CUDA ordinal, None when the device is assumed and not there; ``uuid`` names the device itself, whatever
+    ordinal a process sees it under, and is empty for ``cpu`` and where torch does not tell.
     """
 
     target: Target
@@ -39,6 +40,7 @@ class DeviceInfo:
     shared_bytes: int = 0
     index: int | None = None
     driver: str = ""
+    uuid: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -92,6 +94,7 @@ def _cuda_device(index: int) -> DeviceInfo:
         shared_bytes=int(getattr(found, "shared_memory_per_block_optin", 0)) or _SHARED_BYTES.get(capability, 101_376),
         index=index,
         driver=driver_version(),
+        uuid=str(getattr(found, "uuid", "")),
         versions={"torch": torch.__version__, "cuda": torch.version.cuda or ""},
     )
 

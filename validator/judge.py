@@ -144,7 +144,8 @@ def _turn(gate: Gate, context: Context) -> contextlib.AbstractContextManager[Non
     """The gate's turn on the device. Only what runs there needs one, and only what is timed needs it alone."""
     if context.options.turns is None or not gate.needs_run:
         return contextlib.nullcontext()
-    turns = Turns(context.options.turns, context.target.value)
+    # Each device has turns of its own, whatever ordinal a process sees it under.
+    turns = Turns(context.options.turns, "-".join(filter(None, (context.target.value, context.device.uuid))))
     return turns.alone() if gate.name is GateName.PERFORMANCE else turns.shared()
 
 

@@ -143,6 +143,19 @@ def absent_weights(spec: DecoderSpec, dtype: torch.dtype) -> DecoderWeights:
     return DecoderWeights(top["embed"], layers, top["final_norm"], top.get("lm_head", top["embed"]))
 
 
+def named_tensors(spec: DecoderSpec, weights: DecoderWeights) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights under their checkpoint names, as views of what the engine holds: what ``load_weights`` read."""
+    top = {"embed": weights.embed, "final_norm": weights.final_norm, "lm_head": weights.lm_head}
+    held = [(part, top[part.field]) for part in _top_parts(spec)]
+    for i, layer in enumerate(weights.layers):
+        held += [(part, getattr(layer, part.field)) for part in _layer_parts(spec, i)]
+    for part, tensor in held:
+        row = 0
+        for name, shape in part.sources:
+            yield name, tensor[row : row + shape[0]]
+            row += shape[0]
+
+
 def weight_bytes(spec: DecoderSpec, itemsize: int) -> int:
     """Bytes ``load_weights`` will allocate."""
     return sum(math.prod(part.shape) for part in all_parts(spec)) * itemsize

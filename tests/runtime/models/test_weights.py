@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from runtime.models.spec import ModelError, read_spec
-from runtime.models.weights import DecoderWeights, all_parts, load_weights, random_weights, weight_bytes
+from runtime.models.weights import DecoderWeights, all_parts, load_weights, named_tensors, random_weights, weight_bytes
 from tests.runtime.engine.checkpoints import build, save
 
 CPU = torch.device("cpu")
@@ -149,6 +149,16 @@ def test_weights_are_converted_to_the_type_asked_for(folder: Path) -> None:
     narrow, wide = load(folder, torch.bfloat16), load(folder)
     assert narrow.embed.dtype == torch.bfloat16
     assert torch.equal(narrow.layers[0].w_down, wide.layers[0].w_down.bfloat16())
+
+
+@pytest.mark.parametrize("name", ["qwen3", "glm4"])
+def test_weights_go_back_to_their_checkpoint_names(name: str, tmp_path: Path) -> None:
+    folder = save(build(name), tmp_path)
+    spec = read_spec(folder)
+    found = dict(named_tensors(spec, load_weights(folder, spec, CPU, torch.float32)))
+    stored = {n: t.float() for n, t in load_file(folder / "model.safetensors").items() if n in found}
+    assert set(found) == {n for part in all_parts(spec) for n, _ in part.sources} == set(stored)
+    assert all(torch.equal(found[n], stored[n]) for n in found)
 
 
 def test_random_weights_have_the_shapes_of_loaded_ones(folder: Path) -> None:
