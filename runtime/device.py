@@ -27,8 +27,8 @@ class DeviceInfo:
 
     ``arch`` is ``sm_90`` or a processor architecture; ``num_sms`` multiprocessors, for ``cpu`` the threads OpenMP will
     use; ``cache_bytes`` the last level of cache; ``shared_bytes`` what one block may have at most (0 for ``cpu``);
-    ``index`` the CUDA ordinal, None when the device is assumed and not there; ``uuid`` names the device itself under any
-    ordinal, and is empty for ``cpu`` and where torch does not tell.
+    ``index`` the CUDA ordinal, None when the device is assumed and not there; ``uuid`` names the
+    device itself, whatever the ordinal, and is empty for ``cpu`` and where torch does not tell.
     """
 
     target: Target
