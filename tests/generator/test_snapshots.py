@@ -13,6 +13,7 @@ import pytest
 
 from generator.render import Request, render
 from kb.dtype import DType, Target
+from kb.expr import MAX_LENGTH
 from kb.library import library_root, load_library
 
 LIBRARY = load_library(library_root())
@@ -35,6 +36,11 @@ def test_the_prompt_without_principles_is_the_recorded_one(contract: str, target
         path.write_text(text, encoding="utf-8")
     assert path.exists(), f"{path} is missing; UPDATE_SNAPSHOTS=1 writes it"
     assert text == path.read_text(encoding="utf-8"), f"{path} differs; look at it, then UPDATE_SNAPSHOTS=1"
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_the_limit_on_expressions_is_told(target: Target) -> None:
+    assert f"at most {MAX_LENGTH} characters each" in prompt_of("rope", target)
 
 
 def test_every_snapshot_has_its_contract() -> None:

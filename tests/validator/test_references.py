@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -13,6 +14,7 @@ from kb.dtype import DType
 from kb.library import library_root, load_library
 from validator.inputs import CallInputs, allocate_outputs, edge_inputs, make_inputs
 from validator.references import Expected, reference
+from validator.references.arithmetic import gelu
 
 CONTRACTS = load_library(library_root(None)).contracts
 
@@ -277,6 +279,17 @@ def test_bert_feeds_forward_as_encoder_mlp_without_its_norm() -> None:
         x = inputs.tensors["x"].double()
         want = down.dense(up(x)) + x
     assert_near(truth("encoder_mlp", dims, inputs)["out"].values, want, 1e-6)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_keeps_its_digits_in_the_tail(approximate: str) -> None:
+    """One plus erf and one plus tanh are exactly zero there, and what is right would differ from that by everything."""
+    x = torch.tensor([-10.0, -1.0, 0.0, 2.0], dtype=torch.float64)
+    found = gelu(x, approximate=approximate)
+    assert_near(found[1:], torch.nn.functional.gelu(x, approximate=approximate)[1:], 1e-15)
+    u = math.sqrt(2 / math.pi) * (-10 - 44.715)
+    want = -5 * math.erfc(10 / math.sqrt(2)) if approximate == "none" else -10 / (1 + math.exp(-2 * u))
+    assert float(found[0]) == pytest.approx(want, rel=1e-12, abs=0)
 
 
 def test_an_unknown_reference_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -98,6 +99,17 @@ def rotate(
         return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
     a, b = part.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def gelu(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """GELU of float64 ``x``, with all its digits: x * Phi(x), or with ``tanh`` its approximation, as x * sigmoid.
+
+    One plus erf, or plus tanh, is exactly zero in the far negative tail, also in float64; a kernel that is right there
+    must not be measured against that.
+    """
+    if approximate == "tanh":
+        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    return 0.5 * x * torch.special.erfc(-x / math.sqrt(2))
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:

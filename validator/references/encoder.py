@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from validator.references.arithmetic import attend, kept, layer_norm, linear, rounded
+from validator.references.arithmetic import attend, gelu, kept, layer_norm, linear, rounded
 from validator.references.call import Call
 from validator.references.expected import Expected
 
@@ -31,7 +31,7 @@ def encoder_mlp(call: Call) -> dict[str, Expected]:
 
     def projected() -> torch.Tensor:
         approximate = "tanh" if call.dims["gelu_tanh"] else "none"
-        a = torch.nn.functional.gelu(linear(_normed(call), call["w_up"], call["b_up"]), approximate=approximate)
+        a = gelu(linear(_normed(call), call["w_up"], call["b_up"]), approximate=approximate)
         return linear(a, call["w_down"], call["b_down"])
 
     y = rounded(kept(call.tensors, "y", projected), x.dtype)

@@ -15,7 +15,7 @@ import torch
 from runtime.programs import Program, Step
 from runtime.programs.interpret import from_value, operator, resolve, to_value
 from runtime.programs.program import names
-from validator.references.arithmetic import rounded
+from validator.references.arithmetic import gelu, rounded
 from validator.references.call import Call
 from validator.references.expected import Expected
 
@@ -71,7 +71,7 @@ def _run(
         kwargs["device"] = device
     if step.op in ("aten._softmax.default", "aten._log_softmax.default"):
         args[2] = False  # half_to_float: the input is float64 already
-    results = operator(step.op)(*args, **kwargs)
+    results = (gelu if step.op == "aten.gelu.default" else operator(step.op))(*args, **kwargs)
     if isinstance(results, torch.Tensor):
         results = (results,)
     stored = {o.value: getattr(torch, o.rounded) for o in program.outputs if o.rounded}

@@ -12,7 +12,7 @@ from kb.dtype import Target
 
 _FILL = """
 // Rows start .. start + COUNT - 1 of a matrix of K columns, from column k0, as [column][row]; zeros outside of it.
-const auto fill = [&](auto* to, const S* matrix, int count, int start, int limit, size_t offset, int k0) {
+const auto fill = [&](float* to, const S* matrix, int count, int start, int limit, size_t offset, int k0) {
   for (int i = threadIdx.x; i < count * TILE_K; i += THREADS) {
     const int r = i / TILE_K, c = i % TILE_K;
     const bool inside = start + r < limit && k0 + c < K;
