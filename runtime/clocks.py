@@ -12,12 +12,14 @@ from typing import Any
 from kb.dtype import Target
 
 
-def read_clocks(target: Target, index: int = 0) -> Mapping[str, float]:
+def read_clocks(target: Target, uuid: str = "") -> Mapping[str, float]:
     """Clocks in MHz (and the GPU's temperature in °C); empty where nothing reports any.
 
-    ``cuda``: ``sm_mhz``, ``memory_mhz``, ``temperature_c``. ``cpu``: ``cpu_mhz``, the mean over cores.
+    ``uuid``: which GPU, as ``DeviceInfo.uuid`` says; the driver's first where it is empty. A process may see the
+    devices in another order than the driver, so an ordinal would not do. ``cuda``: ``sm_mhz``, ``memory_mhz``,
+    ``temperature_c``. ``cpu``: ``cpu_mhz``, the mean over cores.
     """
-    return _gpu_clocks(index) if target is Target.CUDA else _cpu_clocks()
+    return _gpu_clocks(uuid) if target is Target.CUDA else _cpu_clocks()
 
 
 def driver_version() -> str:
@@ -26,18 +28,18 @@ def driver_version() -> str:
     if nvml is not None:
         version = nvml.nvmlSystemGetDriverVersion()
         return version.decode() if isinstance(version, bytes) else str(version)
-    return next(iter(_smi("driver_version", 0)), "")
+    return next(iter(_smi("driver_version", "0")), "")
 
 
-def _gpu_clocks(index: int) -> dict[str, float]:
+def _gpu_clocks(uuid: str) -> dict[str, float]:
     nvml = _nvml()
     if nvml is None:
         names = ("sm_mhz", "memory_mhz", "temperature_c")
-        values = _smi("clocks.sm,clocks.mem,temperature.gpu", index)
+        values = _smi("clocks.sm,clocks.mem,temperature.gpu", f"GPU-{uuid}" if uuid else "0")
         return {name: float(v) for name, v in zip(names, values, strict=False) if v.replace(".", "", 1).isdigit()}
     found = {}
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") if uuid else nvml.nvmlDeviceGetHandleByIndex(0)
         found["sm_mhz"] = float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         found["memory_mhz"] = float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))
         found["temperature_c"] = float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
@@ -70,8 +72,8 @@ def _nvml() -> Any:
     return nvml
 
 
-def _smi(fields: str, index: int) -> list[str]:
-    command = ["nvidia-smi", f"--id={index}", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+def _smi(fields: str, device: str) -> list[str]:
+    command = ["nvidia-smi", f"--id={device}", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -182,7 +182,7 @@ def _environment(context: Context, results: list[GateResult]) -> Environment:
         compiler=str(compiled.details.get("compiler", "")) if compiled else "",
         software=software,
         sandbox=context.layers,
-        clocks=dict(read_clocks(context.target)) if context.runs else {},
+        clocks=dict(read_clocks(context.target, context.device.uuid)) if context.runs else {},
     )
 
 

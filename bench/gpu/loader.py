@@ -92,7 +92,7 @@ def environment(bench: Bench) -> None:
     version, device = nvrtc_version(), bench.device
     headers = cuda_headers(version)
     bench.report.record["device"] = asdict(device)
-    bench.report.record["clocks_before"] = dict(read_clocks(Target.CUDA, device.index or 0))
+    bench.report.record["clocks_before"] = dict(read_clocks(Target.CUDA, device.uuid))
     bench.report.add("device", device.name, f"{device.arch}, {device.num_sms} SMs, driver {device.driver}")
     where = f"{headers.root} ({headers.version[0]}.{headers.version[1]})"
     complete = "complete" if not headers.missing else f"without {', '.join(headers.missing)}"
@@ -349,7 +349,7 @@ def main() -> int:
                 report.say(traceback.format_exc())
                 report.add(section.__name__, "section", f"{type(error).__name__}: {error}", ok=False)
             report.say(f"-- {section.__name__}: {time.perf_counter() - begun:.1f} s")
-        report.record["clocks_after"] = dict(read_clocks(Target.CUDA, bench.device.index or 0))
+        report.record["clocks_after"] = dict(read_clocks(Target.CUDA, bench.device.uuid))
     report.record["seconds"] = time.perf_counter() - started
     report.write(folder, "loader")
     report.print_table()

@@ -102,7 +102,7 @@ def environment(bench: Bench) -> None:
 
     device = cuda_device()
     bench.report.record["device"] = {"name": device.name, "arch": device.arch, "driver": device.driver}
-    bench.report.record["clocks_before"] = dict(read_clocks(Target.CUDA))
+    bench.report.record["clocks_before"] = dict(read_clocks(Target.CUDA, device.uuid))
     bench.report.add("device", device.name, f"{device.arch}, driver {device.driver}, torch {device.versions['torch']}")
     tool = sanitizer.find_tool()
     bench.report.add("device", "compute-sanitizer", str(tool or sanitizer.INSTALL), ok=tool is not None)

@@ -65,6 +65,7 @@ def test_the_gpu_is_described() -> None:
     assert device.num_sms > 1
     assert device.cache_bytes > 1 << 20
     assert device.driver
+    assert 100 < clocks.read_clocks(Target.CUDA, device.uuid)["sm_mhz"] < 10_000
 
 
 def test_clocks_are_in_megahertz_where_any_are_reported() -> None:
@@ -73,9 +74,12 @@ def test_clocks_are_in_megahertz_where_any_are_reported() -> None:
 
 def test_gpu_clocks_come_from_nvidia_smi_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "_nvml", lambda: None)
-    monkeypatch.setattr(clocks, "_smi", lambda fields, index: ["1980", "3201", "[N/A]"])
+    asked = []
+    monkeypatch.setattr(clocks, "_smi", lambda fields, device: asked.append(device) or ["1980", "3201", "[N/A]"])
     assert clocks.read_clocks(Target.CUDA) == {"sm_mhz": 1980.0, "memory_mhz": 3201.0}
-    monkeypatch.setattr(clocks, "_smi", lambda fields, index: [])
+    clocks.read_clocks(Target.CUDA, "57b95ff6-041d")
+    assert asked == ["0", "GPU-57b95ff6-041d"]
+    monkeypatch.setattr(clocks, "_smi", lambda fields, device: [])
     assert clocks.read_clocks(Target.CUDA) == {}
     assert clocks.driver_version() == ""
 
