@@ -109,7 +109,8 @@ def gelu(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     """
     if approximate == "tanh":
         return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
-    return 0.5 * x * torch.special.erfc(-x / math.sqrt(2))
+    tail: torch.Tensor = torch.special.erfc(-x / math.sqrt(2))
+    return 0.5 * x * tail
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
