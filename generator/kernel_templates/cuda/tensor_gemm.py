@@ -20,8 +20,49 @@ from kb.dtype import Target
 
 PAD = 4  # floats after a row of sums in shared memory, against bank conflicts
 
+# One tile of weights by one of x, added to the sums.
+MULTIPLY = """
+#pragma unroll
+for (int c = 0; c < CHUNKS; c += 4) {  // 32 deep: two products
+  unsigned b[TILE_M / 8][4];
+#pragma unroll
+  for (int n = 0; n < TILE_M / 8; ++n) {
+    const int r = n * 8 + lane % 8;
+    load_matrices(x_tile + r * TILE_K + ((c + lane / 8) ^ r % 8) * 8, b[n]);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+      for (int m = 0; m < WARP_TILES; ++m) {
+        const int r = p * TILE_N + (warp * WARP_TILES + m) * 16 + lane % 16;
+        unsigned a[4];
+        load_matrices(of_w + r * TILE_K + ((c + 2 * half + lane / 16) ^ r % 8) * 8, a);
+#pragma unroll
+        for (int n = 0; n < TILE_M / 8; ++n) multiply<S>(sums[p][m][n], a, b[n][2 * half], b[n][2 * half + 1]);
+      }
+}
+"""
+
+# Sums to shared memory, [part][row of x][row of the weight].
+STORE_SUMS = """
+#pragma unroll
+for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+  for (int m = 0; m < WARP_TILES; ++m)
+#pragma unroll
+    for (int n = 0; n < TILE_M / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j = (warp * WARP_TILES + m) * 16 + lane / 4 + i / 2 * 8, t = n * 8 + lane % 4 * 2 + i % 2;
+        shared_sums[(p * TILE_M + t) * PITCH + j] = sums[p][m][n][i];
+      }
+"""
+
 # The loop over the contraction: every stage is a tile of weights and one of x, both 16-byte chunks under a swizzle.
-_LOOP = """
+_LOOP = (
+    """
 const auto fill = [&](int slot, int tile) {
   S* const to_w = stages + slot * STAGE;
   S* const to_x = to_w + PARTS * TILE_N * TILE_K;
@@ -43,28 +84,10 @@ const auto fill = [&](int slot, int tile) {
 float sums[PARTS][WARP_TILES][TILE_M / 8][4] = {};
 const auto use = [&](int slot) {
   const S* const of_w = stages + slot * STAGE;
-  const S* const of_x = of_w + PARTS * TILE_N * TILE_K;
-#pragma unroll
-  for (int c = 0; c < CHUNKS; c += 4) {  // 32 deep: two products
-    unsigned b[TILE_M / 8][4];
-#pragma unroll
-    for (int n = 0; n < TILE_M / 8; ++n) {
-      const int r = n * 8 + lane % 8;
-      load_matrices(of_x + r * TILE_K + ((c + lane / 8) ^ r % 8) * 8, b[n]);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-        for (int m = 0; m < WARP_TILES; ++m) {
-          const int r = p * TILE_N + (warp * WARP_TILES + m) * 16 + lane % 16;
-          unsigned a[4];
-          load_matrices(of_w + r * TILE_K + ((c + 2 * half + lane / 16) ^ r % 8) * 8, a);
-#pragma unroll
-          for (int n = 0; n < TILE_M / 8; ++n) multiply<S>(sums[p][m][n], a, b[n][2 * half], b[n][2 * half + 1]);
-        }
-  }
+  const S* const x_tile = of_w + PARTS * TILE_N * TILE_K;
+"""
+    + indented(MULTIPLY.strip("\n").split("\n"), 1)
+    + """
 };
 #pragma unroll
 for (int s = 0; s < STAGES - 1; ++s) {
@@ -81,22 +104,13 @@ for (int tile = first_tile; tile < last_tile; ++tile) {
 }
 wait_copies<0>();
 __syncthreads();
-// Sums to shared memory, [part][row of x][row of the weight].
-#pragma unroll
-for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-  for (int m = 0; m < WARP_TILES; ++m)
-#pragma unroll
-    for (int n = 0; n < TILE_M / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = (warp * WARP_TILES + m) * 16 + lane / 4 + i / 2 * 8, row = n * 8 + lane % 4 * 2 + i % 2;
-        shared_sums[(p * TILE_M + row) * PITCH + column] = sums[p][m][n][i];
-      }
 """
+    + STORE_SUMS.strip("\n")
+    + "\n"
+)
 
 # Types without tensor cores here: a warp a row of the weight, over this block's share of the contraction.
-_PLAIN = """
+PLAIN = """
 for (int j = warp; j < TILE_N && first_column + j < N; j += WARPS) {
   const S* w_rows[PARTS];
 #pragma unroll
@@ -166,7 +180,7 @@ def sums_lines(spec: GemmSpec, p: TensorGemmParameters, runtime: Collection[str]
         "  const int first_tile = TILES * rank / SPLIT, last_tile = TILES * (rank + 1) / SPLIT;",
         *("  " + x for x in _LOOP.strip("\n").split("\n")),
         "} else {",
-        *("  " + x for x in _PLAIN.strip("\n").split("\n")),
+        *("  " + x for x in PLAIN.strip("\n").split("\n")),
         "}",
         "cluster_barrier();" if p.split > 1 else "__syncthreads();",
     ]

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from generator.kernel_templates.cuda.gemm import start_of
-from generator.kernel_templates.cuda.tensor_gemm import PAD, blocks_of, read_sums, tile_m_of
+from generator.kernel_templates.cuda.tensor_gemm import (
+    MULTIPLY,
+    PAD,
+    PLAIN,
+    STORE_SUMS,
+    blocks_of,
+    read_sums,
+    tile_m_of,
+)
 from generator.kernel_templates.parameters import TensorGemmParameters
 from generator.kernel_templates.points import point_lines
 from generator.kernel_templates.program import c_type, indented
@@ -18,7 +26,8 @@ from generator.kernel_templates.specs import GemmSpec
 from generator.kernel_templates.stage import Stage
 from kb.dtype import Target
 
-_FILL = """
+_FILL = (
+    """
 const auto fill = [&](int slot, int column0, int tile) {
   S* const to_w = stages + slot * STAGE;
 #pragma unroll
@@ -40,27 +49,9 @@ float sums[PARTS][WARP_TILES][TILE_M / 8][4];
 const auto use = [&](int slot, int tile) {
   const S* const of_w = stages + slot * STAGE;
   const S* const x_tile = of_x + tile * TILE_M * TILE_K;
-#pragma unroll
-  for (int c = 0; c < CHUNKS; c += 4) {  // 32 deep: two products
-    unsigned b[TILE_M / 8][4];
-#pragma unroll
-    for (int n = 0; n < TILE_M / 8; ++n) {
-      const int r = n * 8 + lane % 8;
-      load_matrices(x_tile + r * TILE_K + ((c + lane / 8) ^ r % 8) * 8, b[n]);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-        for (int m = 0; m < WARP_TILES; ++m) {
-          const int r = p * TILE_N + (warp * WARP_TILES + m) * 16 + lane % 16;
-          unsigned a[4];
-          load_matrices(of_w + r * TILE_K + ((c + 2 * half + lane / 16) ^ r % 8) * 8, a);
-#pragma unroll
-          for (int n = 0; n < TILE_M / 8; ++n) multiply<S>(sums[p][m][n], a, b[n][2 * half], b[n][2 * half + 1]);
-        }
-  }
+"""
+    + indented(MULTIPLY.strip("\n").split("\n"), 1)
+    + """
 };
 const int total = walks * count;  // tiles of the weight's slice this block reads
 int unit = 0, filled = 0, next_column = blockIdx.x * TILE_N, next_tile = first_tile;
@@ -78,8 +69,10 @@ const auto fill_next = [&]() {
 #pragma unroll 1
 for (int s = 0; s < STAGES - 1; ++s) fill_next();
 """
+)
 
-_TILE = """
+_TILE = (
+    """
 #pragma unroll
 for (int p = 0; p < PARTS; ++p)
 #pragma unroll
@@ -95,39 +88,10 @@ for (int tile = 0; tile < count; ++tile, ++unit) {
   fill_next();
   use(unit % STAGES, tile);
 }
-#pragma unroll
-for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-  for (int m = 0; m < WARP_TILES; ++m)
-#pragma unroll
-    for (int n = 0; n < TILE_M / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int j = (warp * WARP_TILES + m) * 16 + lane / 4 + i / 2 * 8, t = n * 8 + lane % 4 * 2 + i % 2;
-        shared_sums[(p * TILE_M + t) * PITCH + j] = sums[p][m][n][i];
-      }
 """
-
-# Types without tensor cores here: a warp a row of the weight, over this block's share of the contraction.
-_PLAIN_TILE = """
-for (int j = warp; j < TILE_N && first_column + j < N; j += WARPS) {
-  const S* w_rows[PARTS];
-#pragma unroll
-  for (int p = 0; p < PARTS; ++p) w_rows[p] = weight_rows + (start_of(p) + first_column + j) * K;
-  for (int t0 = 0; t0 < TILE_M && first_row + t0 < M; t0 += 8) {
-    const S* some_rows[8];
-#pragma unroll
-    for (int t = 0; t < 8; ++t) some_rows[t] = x_rows + size_t(min(first_row + t0 + t, M - 1)) * K;
-    float sums[PARTS][8];
-    Dots<K, 32 * SPLIT, 2, false, PARTS, 8, S>::run(w_rows, some_rows, rank * 32 + lane, sums);
-    if (lane == 0)
-#pragma unroll
-      for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-        for (int t = 0; t < 8; ++t) shared_sums[(p * TILE_M + t0 + t) * PITCH + j] = sums[p][t];
-  }
-}
-"""
+    + STORE_SUMS.strip("\n")
+    + "\n"
+)
 
 
 def shared_bytes(spec: GemmSpec, p: TensorGemmParameters, runtime: Collection[str] = ()) -> str:
@@ -199,7 +163,7 @@ def walking_gemm_stage(
         "  for (int walk = 0; walk < walks; ++walk) {",
         "    float* const shared_sums = both_sums + walk % 2 * SUMS;",
         "    const int first_column = blockIdx.x * TILE_N + walk * stride;",
-        *("    " + x for x in _PLAIN_TILE.strip("\n").split("\n")),
+        *("    " + x for x in PLAIN.strip("\n").split("\n")),
         f"    {barrier}",
         "    finish(shared_sums, first_column);",
         "  }",
