@@ -7,14 +7,16 @@ neighbours' cache contents, launch overlap and tails count here and nowhere else
 The neighbours are choices too. A kernel that starts its loads before its predecessor has ended gains nothing beside a
 library call, and is then a little slower than its rivals. So the fastest at its turn stays for the time being, and what
 takes at most MU times its step *qualifies*. Then every site is looked at again among those that qualified, in the
-faster of two steps: the one just chosen, and the one with an admitted kernel wherever one qualified. Last, the step as
-chosen must not be slower than the library's.
+fastest of three steps: the one just chosen, the one with the best admitted kernel wherever one qualified, and the one
+with the kernel that is fastest alone. A kernel that leaves room for its successor pays only together with a successor
+that uses it, so neighbours are then looked at in pairs. Last, the step as chosen must not be slower than the library's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 
@@ -29,8 +31,10 @@ from runtime.stopwatch import stopwatch_for
 from runtime.timing import Arm, Effort, Stopwatch, time_interleaved
 
 MU = 1.04
-# Of the first look's seconds, what a second one may take.
-_SECOND_LOOK = 0.5
+# Of the first look's seconds, what a later one may take.
+_LATER_LOOK = 0.5
+# What is tried of a site beside its neighbour's: so many of those with the shortest steps, and the fastest alone.
+_BEST_BESIDE = 2
 EFFORT = Effort(relative_error=0.002, min_rounds=7, max_rounds=60, seconds=1.5)
 
 Candidates = Callable[[Site], Sequence[Implementation]]
@@ -106,6 +110,7 @@ def choose_bucket(
     with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context) as length:
         looked = {site: look.first(site, picks) for site in sites}
         look.again(looked, picks)
+        look.pairs(looked, picks, _neighbours(program))
         arms = {"library": Arm((look.program({}).run,)), "chosen": Arm((look.program(picks).run,))}
         timings = time_interleaved(arms, look.stopwatch, effort)
         if timings["chosen"].median_us > timings["library"].median_us:  # each site gained, together they lose
@@ -206,13 +211,16 @@ class _Look:
         open_sites = {site: seen for site, seen in looked.items() if len(seen.qualified) > 1}
         if len(open_sites) < 2:
             return  # a site alone was decided in the step it runs in
-        effort = replace(self.effort, seconds=self.effort.seconds * _SECOND_LOOK)
-        kernels = {**picks, **{site: kernel for site, seen in open_sites.items() if (kernel := _kernel(seen))}}
-        if any(kernels[site] is not pick for site, pick in picks.items()):
-            arms = {"chosen": Arm((self.program(picks).run,)), "kernels": Arm((self.program(kernels).run,))}
+        effort = replace(self.effort, seconds=self.effort.seconds * _LATER_LOOK)
+        starts = {"chosen": picks}
+        for name, best in (("best in the step", _kernel), ("best alone", _alone)):
+            other = {**picks, **{site: kernel for site, seen in open_sites.items() if (kernel := best(seen))}}
+            if all(any(other[site] is not known[site] for site in picks) for known in starts.values()):
+                starts[name] = other
+        if len(starts) > 1:
+            arms = {name: Arm((self.program(start).run,)) for name, start in starts.items()}
             times = self._time(arms, next(iter(open_sites)), effort)
-            if times["kernels"] < times["chosen"]:
-                picks.update(kernels)
+            picks.update(starts[min(times, key=lambda name: times[name])])
         for site, seen in open_sites.items():
             steps = {pick.name: Arm((self.program({**picks, site: pick}).run,)) for pick in seen.qualified}
             times = self._time(steps, site, effort)
@@ -222,6 +230,30 @@ class _Look:
                 for t in seen.trials
             ]
             picks[site] = min(seen.qualified, key=lambda pick: times[pick.name])
+
+    def pairs(
+        self, looked: Mapping[Site, _Looked], picks: dict[Site, _Pick], neighbours: Sequence[tuple[Site, Site]]
+    ) -> None:
+        """Decide neighbours together, one pair after the other, among the best few of each."""
+        effort = replace(self.effort, seconds=self.effort.seconds * _LATER_LOOK)
+        for pair in neighbours:
+            few = [_few(looked[site], picks[site]) for site in pair]
+            if min(map(len, few)) < 2:
+                continue
+            both = {f"{a.name} | {b.name}": (a, b) for a in few[0] for b in few[1]}
+            arms = {
+                name: Arm((self.program({**picks, **dict(zip(pair, made, strict=True))}).run,))
+                for name, made in both.items()
+            }
+            times = self._time(arms, pair[0], effort)
+            for i, site in enumerate(pair):
+                least = {p.name: min(times[n] for n, made in both.items() if made[i] is p) for p in few[i]}
+                rivals = {name: min(t for other, t in least.items() if other != name) for name in least}
+                looked[site].trials = [
+                    replace(t, step_us=least[t.name], rival_us=rivals[t.name]) if t.name in least else t
+                    for t in looked[site].trials
+                ]
+                picks[site] = both[min(times, key=lambda name: times[name])][i]
 
     def _time(self, arms: Mapping[str, Arm], site: Site, effort: Effort) -> dict[str, float]:
         """Median microseconds of each of ``arms``, interleaved."""
@@ -237,6 +269,25 @@ def _kernel(seen: _Looked) -> _Pick | None:
     """The admitted kernel that qualified with the shortest step, if any did."""
     times = {t.name: t.step_us for t in seen.trials if t.step_us is not None}
     return min((p for p in seen.qualified if p.digest), key=lambda p: times[p.name], default=None)
+
+
+def _alone(seen: _Looked) -> _Pick | None:
+    """The admitted kernel that qualified and is the fastest alone: candidates come in that order."""
+    return next((p for p in seen.qualified if p.digest), None)
+
+
+def _few(seen: _Looked, chosen: _Pick) -> list[_Pick]:
+    """What to try beside a neighbour: the chosen one, those with the shortest steps, and the fastest alone."""
+    times = {t.name: t.step_us for t in seen.trials if t.step_us is not None}
+    best = sorted((p for p in seen.qualified if p.name in times), key=lambda p: times[p.name])[:_BEST_BESIDE]
+    found = {p.name: p for p in (chosen, *best, *filter(None, (_alone(seen),)))}
+    return list(found.values())
+
+
+def _neighbours(program: Program) -> list[tuple[Site, Site]]:
+    """Sites that follow each other in the step, each pair once, in order."""
+    sites = [c.site for c in program.calls if c.site.operation in CONTRACT_OPERATIONS]
+    return list(dict.fromkeys(pair for pair in pairwise(sites) if pair[0] != pair[1]))
 
 
 def _parts(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from runtime.engine.choosing import BucketChoice, SiteChoice, choose_bucket
+from runtime.engine.choosing import BucketChoice, SiteChoice, _neighbours, choose_bucket
 from runtime.engine.engine import Engine
 from runtime.engine.implementations import KernelImplementation
 from runtime.engine.request import SamplingParams
@@ -145,6 +145,30 @@ def test_kernels_that_pay_only_beside_each_other_are_found(bench: Bench) -> None
     assert gains[down.chosen] is not None
     assert gains["library"] is not None
     assert gains[down.chosen] > 1 > gains["library"]
+
+
+def test_neighbours_that_pay_only_together_are_found_behind_rivals_that_are_faster_each(bench: Bench) -> None:
+    ends: list[int] = []
+    for operation in ("gated_mlp_up", "gated_mlp_down"):
+        paired = Chained(bench.clock, "paired", 5.5, 3.0, ends)  # beside anything else slower than its rival
+        bench.offer(operation, bench.taking(5, "single", "a" * 64), paired)
+    choice = bench.choose()
+    assert bench.chosen == {"gated_mlp_up": "paired", "gated_mlp_down": "paired"}
+    assert choice.library_us - choice.step_us == pytest.approx(3 * (20 - 5.5 - 3))
+    times = {t.name: t.step_us for t in at(choice, "gated_mlp_down").trials}
+    assert times["paired"] == pytest.approx(choice.step_us)
+    assert times["single"] == pytest.approx(choice.library_us - 3 * (20 - 5 - 5))
+
+
+def test_pairs_of_neighbours_in_a_step_do_not_repeat(bench: Bench) -> None:
+    names = [(a.operation, b.operation) for a, b in _neighbours(bench.engine.executor.build(2, greedy=True))]
+    assert names[1:4] == [
+        ("attention_prelude", "paged_decode_attention"),
+        ("paged_decode_attention", "o_proj_residual_rmsnorm"),
+        ("o_proj_residual_rmsnorm", "gated_mlp_up"),
+    ]
+    assert ("gated_mlp_down", "residual_rmsnorm") in names
+    assert len(names) == len(set(names))
 
 
 def test_a_kernel_that_loses_by_more_than_the_allowance_is_not_looked_at_again(bench: Bench) -> None:
