@@ -1,13 +1,15 @@
 """Step by step from eager to the authored kernels, on one GPU and in one run: what each step of the way brings.
 
     python bench/gpu/ladder.py --out DIR [--model qwen3-4b] [--store kernels] [--rounds 3] [--tokens 512] [--compiled]
+                               [--only NAME]
 
 One request of 128 prompt tokens, random weights, greedy. Every rung holds what the one before it had and one thing
 more: Hugging Face eager, the engine on torch operations, full-step graphs, template kernels, Triton baselines, and the
 admitted kernels of the store; from the templates on, every site is chosen by measurement. All engines are alive at once
 and are timed in turn, ``--rounds`` times, in an order that rotates; the middle time counts. The tokens of every rung
 are judged by the tie rule against Hugging Face in float32, on the same weights. ``--compiled`` adds Hugging Face with a
-static cache under ``torch.compile``. Writes ``ladder.json`` and ``ladder.log`` into DIR; exit status 1 when a rung
+static cache under ``torch.compile``. ``--only`` names a part of the rungs to build, and leaves Hugging Face out but as
+the judge of their tokens. Writes ``ladder.json`` and ``ladder.log`` into DIR; exit status 1 when a rung
 failed or gave tokens no tie explains.
 """
 
@@ -234,7 +236,7 @@ class Ladder:
     def run(self) -> None:
         """Engines first, for what transformers holds would stand in their way."""
         engines = {}
-        for rung in RUNGS:
+        for rung in (r for r in RUNGS if self.arguments.only in r.name):
             try:
                 engines[rung.name] = self.build(rung)
             except Exception as error:
@@ -245,7 +247,8 @@ class Ladder:
             engine.close()
         try:
             model = self.hugging_face()
-            self.generate(model, EAGER)
+            if not self.arguments.only:
+                self.generate(model, EAGER)
             if self.arguments.compiled:
                 self.generate(model, COMPILED, "static")
         finally:
@@ -262,6 +265,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--only", default="", help="a part of the names of the rungs to build")
     parser.add_argument("--device", default="cuda", help="cpu, with --model tiny, for trying this script out")
     arguments = parser.parse_args()
     Path(arguments.out).mkdir(parents=True, exist_ok=True)

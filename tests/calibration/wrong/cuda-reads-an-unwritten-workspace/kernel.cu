@@ -68,7 +68,8 @@ extern "C" __global__ void __launch_bounds__(256) scan(
     void* __restrict__ workspace) {
   __shared__ Best winners[8][TOKENS];
   const volatile int* before = static_cast<const volatile int*>(workspace);
-  if (before[(size_t(blockIdx.y) * TOKENS * PARTS + blockIdx.x) * 2 + 1] == -123456789) return;
+  const size_t last = (size_t(blockIdx.y) * TOKENS * PARTS + blockIdx.x) * 2 + 1;
+  if (threadIdx.x == 0 && before[last] == -123456789) out_ids[0] = -1;  // one thread: every such read is reported
   const int warp = threadIdx.x / 32;
   const int first = blockIdx.y * TOKENS;
   const T* rows[TOKENS];
