@@ -27,7 +27,7 @@ class Author:
 
 
 class Authors:
-    """``anthropic``, ``exchange:FOLDER`` (a folder a pattern inside it) or ``replay:STORE`` (the recorded replies that
+    """``anthropic``, ``exchange:FOLDER`` (a folder a search inside it) or ``replay:STORE`` (the recorded replies that
     made the store's fastest kernel of a pattern)."""
 
     def __init__(self, setup: Setup, settings: Settings | None = None) -> None:
@@ -44,9 +44,11 @@ class Authors:
     def of(self, task: Task) -> Author:
         """The author of one pattern. Raises ProviderError."""
         assert task.search is not None  # skipped tasks are never asked for
+        assert task.work is not None
         contract = task.pattern.contract.id
         if self._kind == "exchange":
-            where = f"exchange:{Path(self._place) / contract}"
+            # Named as the search is: a question of another prompt does not take the place of one that waits.
+            where = f"exchange:{Path(self._place) / task.work.name}"
             return Author(make_provider(where, wait=self._setup.wait), task.search)
         if self._kind == "replay":
             return self._replayed(contract, task.search)

@@ -20,8 +20,10 @@ from kb.dtype import Target
 
 PAD = 4  # floats after a row of sums in shared memory, against bank conflicts
 
-# One tile of weights by one of x, added to the sums.
+# One tile of weights by one of x, added to the sums. Tensor cores cut off what they add to an accumulator, so a long
+# contraction would lean towards zero: a tile is summed on its own, and added with rounding.
 MULTIPLY = """
+float parts[PARTS][WARP_TILES][TILE_M / 8][4] = {};
 #pragma unroll
 for (int c = 0; c < CHUNKS; c += 4) {  // 32 deep: two products
   unsigned b[TILE_M / 8][4];
@@ -40,9 +42,17 @@ for (int c = 0; c < CHUNKS; c += 4) {  // 32 deep: two products
         unsigned a[4];
         load_matrices(of_w + r * TILE_K + ((c + 2 * half + lane / 16) ^ r % 8) * 8, a);
 #pragma unroll
-        for (int n = 0; n < TILE_M / 8; ++n) multiply<S>(sums[p][m][n], a, b[n][2 * half], b[n][2 * half + 1]);
+        for (int n = 0; n < TILE_M / 8; ++n) multiply<S>(parts[p][m][n], a, b[n][2 * half], b[n][2 * half + 1]);
       }
 }
+#pragma unroll
+for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+  for (int m = 0; m < WARP_TILES; ++m)
+#pragma unroll
+    for (int n = 0; n < TILE_M / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[p][m][n][i] += parts[p][m][n][i];
 """
 
 # Sums to shared memory, [part][row of x][row of the weight].

@@ -72,7 +72,8 @@ def test_missing_replies_are_named_the_exit_code_says_so_and_nothing_is_measured
         assert result.exit_code == 1
         assert [w.split(":")[0] for w in told["waiting"]] == ["rope", "gated_mlp_up"]
         assert (told["speeds"], told["sites"]) == ([], [])
-    assert {p.parent.name for p in (here / "x").rglob("round-1-lane-1.prompt.md")} == {"gated_mlp_up", "rope"}
+    asked = {p.parent.name for p in (here / "x").rglob("round-1-lane-1.prompt.md")}
+    assert {name.rpartition("-")[0] for name in asked} == {"gated_mlp_up", "rope"}
     work = here / ".agentcompile" / "tiny-qwen3-cpu"
     assert "no reply yet" in (work / "report.md").read_text()
     assert json.loads((work / "report.json").read_text())["waiting"] == told["waiting"]
@@ -87,14 +88,25 @@ def test_missing_replies_are_named_the_exit_code_says_so_and_nothing_is_measured
 def test_a_reply_that_is_no_kernel_is_told_to_its_author_on_the_next_run(here: Path) -> None:
     words = [MODEL, *CPU, "--patterns", "rope", "--provider", "exchange:x", "--store", "kernels"]
     regenerate(*words)
-    prompt = here / "x/rope/round-1-lane-1.prompt.md"
+    [prompt] = (here / "x").rglob("round-1-lane-1.prompt.md")
     digits = prompt.read_text().split()[2]
     reply = f"<!-- reply to {digits} by a person -->\nI cannot.\n<!-- end of reply -->\n"
     prompt.with_name("round-1-lane-1.reply.md").write_text(reply)
     result = regenerate(*words)
     assert result.exit_code == 1
-    assert "the reply could not be used" in (here / "x/rope/round-2-lane-1.prompt.md").read_text()
+    assert "the reply could not be used" in prompt.with_name("round-2-lane-1.prompt.md").read_text()
     assert "1 reply, " in result.stdout
+
+
+def test_another_search_does_not_touch_the_question_of_one_that_waits(here: Path) -> None:
+    words = [MODEL, *CPU, "--patterns", "rope", "--provider", "exchange:x", "--store", "kernels"]
+    regenerate(*words)
+    [first] = (here / "x").rglob("round-1-lane-1.prompt.md")
+    before = first.read_text()
+    first.with_name("round-1-lane-1.reply.md").write_text("<!-- reply to ")  # somebody is writing
+    assert "no reply yet" in regenerate(*words, "--lanes", "2").stdout
+    assert first.read_text() == before
+    assert len({p.parent for p in (here / "x").rglob("*.prompt.md")}) == 2
 
 
 @pytest.mark.parametrize(
