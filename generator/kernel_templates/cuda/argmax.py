@@ -99,7 +99,7 @@ def tensor_argmax(
         raise ValueError("the argmax has rows enough: its contraction is never split, and its blocks do not walk")
     blocks = f"ceil_div({text(spec.n)}, {p.tile_n})"
     body = [
-        *tensor_gemm.sums_lines(spec, p),
+        *tensor_gemm.sums_lines(spec, p, rounded=True),
         "for (int t = warp; t < TILE_M && first_row + t < M; t += WARPS) {",
         "  Best best = nothing();",
         "  for (int j = lane; j < TILE_N && first_column + j < N; j += 32)",

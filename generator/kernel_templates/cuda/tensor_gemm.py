@@ -20,10 +20,8 @@ from kb.dtype import Target
 
 PAD = 4  # floats after a row of sums in shared memory, against bank conflicts
 
-# One tile of weights by one of x, added to the sums. Tensor cores cut off what they add to an accumulator, so a long
-# contraction would lean towards zero: a tile is summed on its own, and added with rounding.
+# One tile of weights by one of x, added to the sums.
 MULTIPLY = """
-float parts[PARTS][WARP_TILES][TILE_M / 8][4] = {};
 #pragma unroll
 for (int c = 0; c < CHUNKS; c += 4) {  // 32 deep: two products
   unsigned b[TILE_M / 8][4];
@@ -42,9 +40,17 @@ for (int c = 0; c < CHUNKS; c += 4) {  // 32 deep: two products
         unsigned a[4];
         load_matrices(of_w + r * TILE_K + ((c + 2 * half + lane / 16) ^ r % 8) * 8, a);
 #pragma unroll
-        for (int n = 0; n < TILE_M / 8; ++n) multiply<S>(parts[p][m][n], a, b[n][2 * half], b[n][2 * half + 1]);
+        for (int n = 0; n < TILE_M / 8; ++n) multiply<S>(sums[p][m][n], a, b[n][2 * half], b[n][2 * half + 1]);
       }
 }
+"""
+
+# Tensor cores cut off what they add to an accumulator, so a long contraction leans towards zero. A result of 16 bits
+# does not show it; one of 32 does, and there a tile is summed on its own and added with rounding.
+_ROUNDED = (
+    "float parts[PARTS][WARP_TILES][TILE_M / 8][4] = {};\n"
+    + MULTIPLY.strip("\n").replace("sums[", "parts[")
+    + """
 #pragma unroll
 for (int p = 0; p < PARTS; ++p)
 #pragma unroll
@@ -54,6 +60,7 @@ for (int p = 0; p < PARTS; ++p)
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[p][m][n][i] += parts[p][m][n][i];
 """
+)
 
 # Sums to shared memory, [part][row of x][row of the weight].
 STORE_SUMS = """
@@ -71,8 +78,7 @@ for (int p = 0; p < PARTS; ++p)
 """
 
 # The loop over the contraction: every stage is a tile of weights and one of x, both 16-byte chunks under a swizzle.
-_LOOP = (
-    """
+_BEFORE = """
 const auto fill = [&](int slot, int tile) {
   S* const to_w = stages + slot * STAGE;
   S* const to_x = to_w + PARTS * TILE_N * TILE_K;
@@ -96,8 +102,8 @@ const auto use = [&](int slot) {
   const S* const of_w = stages + slot * STAGE;
   const S* const x_tile = of_w + PARTS * TILE_N * TILE_K;
 """
-    + indented(MULTIPLY.strip("\n").split("\n"), 1)
-    + """
+_AFTER = (
+    """
 };
 #pragma unroll
 for (int s = 0; s < STAGES - 1; ++s) {
@@ -162,9 +168,16 @@ def shared_bytes(spec: GemmSpec, p: TensorGemmParameters, runtime: Collection[st
     return f"max({stages}, {parts} * {tile_m} * {p.tile_n + PAD} * 4)"
 
 
-def sums_lines(spec: GemmSpec, p: TensorGemmParameters, runtime: Collection[str] = ()) -> list[str]:
-    """Statements that leave the block's share of the products in ``shared_sums``, and a barrier after them."""
+def sums_lines(
+    spec: GemmSpec, p: TensorGemmParameters, runtime: Collection[str] = (), *, rounded: bool = False
+) -> list[str]:
+    """Statements that leave the block's share of the products in ``shared_sums``, and a barrier after them.
+
+    ``rounded``: for sums that leave the kernel in float32.
+    """
     kind = c_type(spec.dtype, Target.CUDA)
+    multiply = indented((_ROUNDED if rounded else MULTIPLY).strip("\n").split("\n"), 1)
+    loop = f"{_BEFORE}{multiply}{_AFTER}"
     return [
         f"using S = {kind};",
         f"{'const' if reads(spec.m, runtime) else 'constexpr'} int M = {text(spec.m)};",
@@ -188,7 +201,7 @@ def sums_lines(spec: GemmSpec, p: TensorGemmParameters, runtime: Collection[str]
         "  S* const stages = reinterpret_cast<S*>(shared);",
         "  constexpr int TILES = (K + TILE_K - 1) / TILE_K;",
         "  const int first_tile = TILES * rank / SPLIT, last_tile = TILES * (rank + 1) / SPLIT;",
-        *("  " + x for x in _LOOP.strip("\n").split("\n")),
+        *("  " + x for x in loop.strip("\n").split("\n")),
         "} else {",
         *("  " + x for x in PLAIN.strip("\n").split("\n")),
         "}",
