@@ -9,7 +9,8 @@ library call, and is then a little slower than its rivals. So the fastest at its
 takes at most MU times its step *qualifies*. Then every site is looked at again among those that qualified, in the
 fastest of three steps: the one just chosen, the one with the best admitted kernel wherever one qualified, and the one
 with the kernel that is fastest alone. A kernel that leaves room for its successor pays only together with a successor
-that uses it, so neighbours are then looked at in pairs. Last, the step as chosen must not be slower than the library's.
+that uses it, so on a GPU neighbours are then looked at in pairs. Last, the step as chosen must not be slower than the
+library's.
 """
 
 from __future__ import annotations
@@ -93,13 +94,15 @@ def choose_bucket(
     context: int,
     effort: Effort = EFFORT,
     stopwatch: Stopwatch | None = None,
+    pairs: bool | None = None,
 ) -> BucketChoice:
     """Decide all sites of ``bucket`` and put the choices into the executor's selection.
 
     ``context``: tokens every sequence has while steps are timed, or as many as the cache has room for; the result says
-    which. ``stopwatch``: default: that of the executor's device. Cached prefixes in the blocks it needs are forgotten.
-    Raises ValueError when the cache has fewer blocks than the bucket has sequences, and BlocksHeldError while requests
-    run.
+    which. ``stopwatch``: default: that of the executor's device. ``pairs``: look at neighbours in pairs; default: on a
+    GPU, for elsewhere no call begins before the one in front of it has ended. Cached prefixes in the blocks it needs
+    are forgotten. Raises ValueError when the cache has fewer blocks than the bucket has sequences, and BlocksHeldError
+    while requests run.
     """
     selection = executor.selection
     library = selection.library
@@ -110,7 +113,8 @@ def choose_bucket(
     with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context) as length:
         looked = {site: look.first(site, picks) for site in sites}
         look.again(looked, picks)
-        look.pairs(looked, picks, _neighbours(program))
+        if pairs if pairs is not None else _target(executor) is Target.CUDA:
+            look.pairs(looked, picks, _neighbours(program))
         arms = {"library": Arm((look.program({}).run,)), "chosen": Arm((look.program(picks).run,))}
         timings = time_interleaved(arms, look.stopwatch, effort)
         if timings["chosen"].median_us > timings["library"].median_us:  # each site gained, together they lose

@@ -55,7 +55,9 @@ class Bench:
             return self.candidates.get(site.operation, ())
 
         executor = self.engine.executor
-        return choose_bucket(executor, offered, bucket, context=context, effort=QUICK, stopwatch=self.stopwatch)
+        return choose_bucket(
+            executor, offered, bucket, context=context, effort=QUICK, stopwatch=self.stopwatch, pairs=True
+        )
 
     @property
     def chosen(self) -> dict[str, str]:
