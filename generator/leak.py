@@ -35,7 +35,7 @@ def find_leaks(reference: str, text: str, *, run: int = RUN, word_run: int = WOR
     A run counts from ``run`` tokens on when it holds a mark, a number or a name with an underscore or digit, and from
     ``word_run`` tokens on when it is plain words (which a comment and a principle may share by chance).
     """
-    known = _windows(tokens(reference), run)
+    known = windows(tokens(reference), run)
     matches = list(_TOKEN.finditer(text))
     words = [m[0].lower() for m in matches]
     leaks: list[Leak] = []
@@ -61,7 +61,7 @@ def longest_run(references: Iterable[str], text: str) -> int:
     longest = 0
     for reference in references:
         other = tokens(reference)
-        while longest < len(words) and _windows(other, longest + 1) & _windows(words, longest + 1):
+        while longest < len(words) and windows(other, longest + 1) & windows(words, longest + 1):
             longest += 1
     return longest
 
@@ -69,5 +69,6 @@ def longest_run(references: Iterable[str], text: str) -> int:
 _PROSE_MARKS = frozenset(".,:;()-'\"")
 
 
-def _windows(words: list[str], size: int) -> set[tuple[str, ...]]:
+def windows(words: list[str], size: int) -> set[tuple[str, ...]]:
+    """Every run of ``size`` tokens: texts that have none in common share nothing that ``find_leaks`` would find."""
     return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}

@@ -25,7 +25,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache-home"))
     monkeypatch.setattr("runtime.bandwidth.measure_bandwidth", lambda device: Bandwidth({"torch.sum": 10.0}))
     quick = Effort(min_rounds=2, max_rounds=2)
-    monkeypatch.setattr("runtime.engine.choosing.choose_bucket.__kwdefaults__", {"effort": quick, "stopwatch": None})
+    defaults = {"effort": quick, "stopwatch": None, "pairs": None}
+    monkeypatch.setattr("runtime.engine.choosing.choose_bucket.__kwdefaults__", defaults)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
