@@ -9,6 +9,7 @@ from kb.cli.failure import Failure
 from kb.library import library_root
 
 if TYPE_CHECKING:
+    from kb.store import KernelStore
     from runtime.engine.choosing import BucketChoice
     from runtime.engine.engine import Engine
 
@@ -32,6 +33,17 @@ def open_engine(model_dir: Path, *, device: str, dtype: str, allow_fallback: boo
         raise Failure(str(error)) from error
 
 
+def kernels_of(library: Path | None, store: Path | None) -> tuple[Path, KernelStore | None]:
+    """The library's root, and the kernel store where there is one. Raises Failure for a store that is not there."""
+    from kb.store import KernelStore
+
+    root = library_root(library)
+    folder = store if store is not None else root / "kernels"
+    if store is not None and not store.is_dir():
+        raise Failure(f"{store}: no such folder; name the store's folder with --store")
+    return root, KernelStore(folder) if folder.is_dir() else None
+
+
 def select_kernels(
     engine: Engine,
     *,
@@ -41,16 +53,11 @@ def select_kernels(
     cache: Path | None = None,
 ) -> list[BucketChoice]:
     """Choose by measurement for all of the engine's buckets. Raises Failure when the store cannot be read."""
-    from kb.store import KernelStore
     from runtime.engine.selecting import DEFAULT_CONTEXT, select
     from runtime.errors import RuntimeFailure
     from runtime.sites import FallbackRefusedError
 
-    root = library_root(library)
-    folder = store if store is not None else root / "kernels"
-    if store is not None and not store.is_dir():
-        raise Failure(f"{store}: no such folder; name the store's folder with --store")
-    kernels = KernelStore(folder) if folder.is_dir() else None
+    root, kernels = kernels_of(library, store)
     try:
         return select(engine.executor, root, store=kernels, context=context or DEFAULT_CONTEXT, cache=cache)
     except (RuntimeFailure, FallbackRefusedError) as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from kb.cli.failure import Failure
+
+_JUDGE = "agentcompile validate DIGEST --model"
 
 
 def command(
@@ -26,19 +29,24 @@ def command(
 ) -> None:
     """Print site by site what runs, what was tried, how long a whole step took with each, and the reason.
 
-    A choice that was measured before, for the same kernels, shapes, device and driver, is read from its record.
+    A choice that was measured before, for the same kernels, shapes, device and driver, is read from its record. Last
+    come admitted kernels that were not offered, since no verdict lets them run at the dims of a site.
     """
-    from runtime.cli.models import open_engine, select_kernels
-    from runtime.engine.selecting import as_table
+    from kb.library import load_library
+    from runtime.cli.models import kernels_of, open_engine, select_kernels
+    from runtime.engine.selecting import as_table, target_of
+    from runtime.engine.unoffered import unoffered
 
     buckets = tuple(sorted(set(bucket or [1])))
     engine = open_engine(model_dir, device=device, dtype=dtype, max_batch=max(buckets), buckets=buckets)
     with engine:
         choices = select_kernels(engine, library=library, store=store, context=context, cache=cache)
+        root, kernels = kernels_of(library, store)
+        left = unoffered(choices, load_library(root).contracts, kernels, target_of(engine.executor))
     rows = as_table(choices)
     if as_json:
         steps = [{"bucket": c.bucket, "library_us": c.library_us, "step_us": c.step_us} for c in choices]
-        print(json.dumps({"steps": steps, "rows": rows}, indent=2))
+        print(json.dumps({"steps": steps, "rows": rows, "not_offered": [asdict(u) for u in left]}, indent=2))
         return
     if not rows:
         raise Failure("this model has no site that a kernel can be chosen for", 1)
@@ -48,6 +56,11 @@ def command(
             f"batch {choice.bucket}, {choice.context} tokens each: {choice.library_us / 1e3:.3f} ms a step on the "
             f"library path, {choice.step_us / 1e3:.3f} ms as chosen"
         )
+    if left:
+        print(f"not offered ({_JUDGE} {model_dir} --record judges a kernel there):")
+    for kernel in left:
+        dims = ", ".join(f"{name}={value}" for name, value in kernel.dims.items())
+        print(f"  {kernel.operation} {kernel.digest[:12]}, {kernel.why}: {dims}")
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -68,6 +68,27 @@ def test_why_prints_a_table_and_the_context_that_was_timed(shipped: tuple[object
     assert " ms a step on the library path, " in done.out
 
 
+def test_why_names_kernels_that_no_verdict_lets_run_there(tmp_path: Path) -> None:
+    library = few_contracts(tmp_path / "library", "residual_rmsnorm")
+    elsewhere = {**NORM, "has_residual": 1}
+    admit(KernelStore(library / "kernels"), right_kernel("residual_rmsnorm"), elsewhere, DType.BFLOAT16)
+    words = ["why", TINY, "--context", 40, "--cache", tmp_path / "records", "--library", library, "--device", "cpu"]
+    digest = right_kernel("residual_rmsnorm").digest
+    told = agentcompile(*words, "--json").json["not_offered"]
+    assert told == [
+        {
+            "bucket": 1,
+            "operation": "residual_rmsnorm",
+            "digest": digest,
+            "dims": NORM,
+            "why": "not judged at these dims",
+        }
+    ]
+    done = agentcompile(*words)
+    assert f"agentcompile validate DIGEST --model {TINY} --record judges a kernel there" in done.out
+    assert f"  residual_rmsnorm {digest[:12]}, not judged at these dims: num_tokens=1, " in done.out
+
+
 def test_bench_measures_both_paths_and_a_peer_in_one_run(shipped: tuple[object, ...]) -> None:
     arguments = ["--workload", "i4/o3", "--rounds", 1, "--peers", "hf-eager", "--dtype", "float32", "--json"]
     done = agentcompile("bench", TINY, *arguments, *shipped)
