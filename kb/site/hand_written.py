@@ -13,7 +13,7 @@ from pathlib import Path
 from kb.site import text
 from kb.site.content import Content
 from kb.site.drawing import architecture
-from kb.site.landing import bandwidth_chart, bandwidth_table, counts, decode_table
+from kb.site.landing import bandwidth_chart, bandwidth_table, counts, decode_table, ladder_chart, ladder_source
 
 _MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 DECISIONS = "decisions"
@@ -33,6 +33,8 @@ GENERATORS: Mapping[str, Callable[[Content], str]] = {
     "contributing": contributing,
     "counts": counts,
     "decode-table": decode_table,
+    "ladder-chart": ladder_chart,
+    "ladder-source": ladder_source,
 }
 
 

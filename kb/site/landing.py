@@ -12,6 +12,7 @@ from kb.site.plots import Bar, Group, bars
 from kb.site.records import Record
 
 CEILINGS = "h200-ceilings-2026-11-30"
+ENGINE = "h200-engine-2026-11-30"
 # Series: what was written by us has the same colour on every chart, and so has what it is compared with.
 _PLAIN, _LIBRARY = 0, 1
 
@@ -67,6 +68,26 @@ def decode_table(content: Content) -> str:
     """Time a token of known engines against the floor, from the record."""
     rows = _record(content, CEILINGS).table("Decode of Qwen3-4B, random bfloat16 weights, batch 1")
     return text.table(tuple(rows[0]), [tuple(text.inline(v) for v in row.values()) for row in rows])
+
+
+def ladder_chart(content: Content) -> str:
+    """From eager decoding to the admitted kernels, step by step, as shares of the bandwidth floor, from the record."""
+    groups = []
+    for row in _record(content, ENGINE).table("Step by step, in one run"):
+        took = float(row["ms a token"])
+        [percent] = (value for name, value in row.items() if name.startswith("share of the floor"))
+        share = float(percent.removesuffix("%").strip()) / 100
+        groups.append(Group(row["rung"], (Bar(share, f"{took:.3g} ms, {percent}"),)))
+    title = (
+        "Time a token of Qwen3-4B at batch 1, and its share of what the read bandwidth allows (dashed), one NVIDIA H200"
+    )
+    return bars(title, groups, reference=1.0)
+
+
+def ladder_source(content: Content) -> str:
+    """Where the numbers of that chart are."""
+    _record(content, ENGINE)
+    return f"All of it is one run; [the record]({record_page(ENGINE)}) has the method, the tokens and what was chosen."
 
 
 def counts(content: Content) -> str:

@@ -18,6 +18,7 @@ from kb.site.build import check_replaceable
 from kb.site.content import read_content
 from kb.site.hand_written import SiteError
 from kb.site.links import broken_links
+from kb.site.records import Record, read_records
 from tests.kb.site.conftest import build_site
 from tests.kb.site.fabricate import HOSTILE, HOSTILE_STRINGS, ROOT, copy_library
 
@@ -28,6 +29,10 @@ def digests(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def record_of(name: str) -> Record:
+    return next(r for r in read_records(ROOT) if r.name == name)
 
 
 def page(site: Path, path: str) -> str:
@@ -44,6 +49,16 @@ def test_every_shipped_entry_has_its_page(shipped_site: Path):
     families = {p.family for p in library.principles.values()}
     assert counted["principles"] == len(library.principles) + len(families) + 1
     assert counted["contracts"] == len(library.contracts) + 1
+
+
+def test_the_landing_page_shows_every_step_of_the_record(shipped_site: Path):
+    rows = record_of("h200-engine-2026-11-30").table("Step by step, in one run")
+    landing = page(shipped_site, "index.html")
+    assert len(rows) >= 5
+    for row in rows:
+        [share] = (value for name, value in row.items() if name.startswith("share of the floor"))
+        assert f"{float(row['ms a token']):.3g} ms, {share}" in landing
+        assert row["rung"] in landing
 
 
 def test_a_shipped_page_tells_its_history_from_git(shipped_site: Path):
