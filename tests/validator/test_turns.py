@@ -5,8 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+from kb.dtype import Target
+from kb.manifest import GateName
+from runtime.device import assumed_cuda_device
+from validator.gates import GATES, Context, Options
+from validator.judge import _turn
 from validator.turns import Turns
 
 PATIENCE = 20.0
@@ -87,3 +95,15 @@ def test_a_process_that_dies_inside_leaves_its_turn(tmp_path: Path) -> None:
     assert process.exitcode == 9
     with Turns(tmp_path, "cuda").alone():
         pass
+
+
+def test_every_gpu_has_turns_of_its_own(tmp_path: Path) -> None:
+    """Under whatever ordinal a process sees it: the turn goes by the device, so another one need not wait."""
+    gate = next(g for g in GATES if g.name is GateName.PERFORMANCE)
+    for uuid in ("57b95ff6", "5aac3b36"):
+        device = replace(assumed_cuda_device("sm_90"), uuid=uuid)
+        context = SimpleNamespace(options=Options(turns=tmp_path), target=Target.CUDA, device=device)
+        with _turn(gate, cast(Context, context)):
+            assert (tmp_path / f"cuda-{uuid}.room").exists()
+    assert {p.suffix for p in tmp_path.iterdir()} == {".door", ".room"}
+    assert len(list(tmp_path.iterdir())) == 4
