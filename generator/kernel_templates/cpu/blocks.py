@@ -22,14 +22,29 @@ static inline float extreme(float a, float b) {
 """
 
 _ROW_DOTS = """
-// Products of one weight row with ROWS rows of x. Short sums keep the rounding errors of float32 small.
+// Products of one weight row with ROWS rows of x, 1 or 4. Short sums keep the rounding errors of float32 small.
 template <int ROWS, class S>
 static inline void row_dots(const S* w, const float* x, int length, float* sums) {
-  for (int r = 0; r < ROWS; ++r) sums[r] = 0.0f;
-  for (int start = 0; start < length; start += 512) {
-    const int stop = std::min(length, start + 512);
-    float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
-    if constexpr (ROWS == 4) {
+  if constexpr (ROWS == 1) {
+    // Four vectors of sums for the whole row, folded once. Weights are asked for ahead of time, one line of two: this
+    // loop waits for memory alone, and the processor follows a stream too late at the start of a page.
+    constexpr int LANES = 64, AHEAD = 2048 / int(sizeof(S));
+    float lanes[LANES] = {}, sum = 0.0f;
+    int k = 0;
+    for (; k + LANES <= length; k += LANES) {
+      __builtin_prefetch(w + k + AHEAD);
+#pragma omp simd
+      for (int l = 0; l < LANES; ++l) lanes[l] += to_float(w[k + l]) * x[k + l];
+    }
+    for (; k < length; ++k) sum += to_float(w[k]) * x[k];
+#pragma omp simd reduction(+ : sum)
+    for (int l = 0; l < LANES; ++l) sum += lanes[l];
+    sums[0] = sum;
+  } else {
+    for (int r = 0; r < ROWS; ++r) sums[r] = 0.0f;
+    for (int start = 0; start < length; start += 512) {
+      const int stop = std::min(length, start + 512);
+      float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
 #pragma omp simd reduction(+ : a, b, c, d)
       for (int k = start; k < stop; ++k) {
         const float weight = to_float(w[k]);
@@ -39,15 +54,6 @@ static inline void row_dots(const S* w, const float* x, int length, float* sums)
         d += weight * x[3 * length + k];
       }
       sums[0] += a, sums[1] += b, sums[2] += c, sums[3] += d;
-    } else {
-      const int middle = start + (stop - start) / 2, rest = (stop - start) % 2;
-#pragma omp simd reduction(+ : a, b)
-      for (int k = start; k < middle; ++k) {
-        a += to_float(w[k]) * x[k];
-        b += to_float(w[k + middle - start]) * x[k + middle - start];
-      }
-      if (rest) a += to_float(w[stop - 1]) * x[stop - 1];
-      sums[0] += a + b;
     }
   }
 }
