@@ -47,7 +47,7 @@ for (int c = 0; c < CHUNKS; c += 4) {  // 32 deep: two products
 
 # Tensor cores cut off what they add to an accumulator, so a long contraction leans towards zero. A result of 16 bits
 # does not show it; one of 32 does, and there a tile is summed on its own and added with rounding.
-_ROUNDED = (
+ROUNDED = (
     "float parts[PARTS][WARP_TILES][TILE_M / 8][4] = {};\n"
     + MULTIPLY.strip("\n").replace("sums[", "parts[")
     + """
@@ -176,7 +176,7 @@ def sums_lines(
     ``rounded``: for sums that leave the kernel in float32.
     """
     kind = c_type(spec.dtype, Target.CUDA)
-    multiply = indented((_ROUNDED if rounded else MULTIPLY).strip("\n").split("\n"), 1)
+    multiply = indented((ROUNDED if rounded else MULTIPLY).strip("\n").split("\n"), 1)
     loop = f"{_BEFORE}{multiply}{_AFTER}"
     return [
         f"using S = {kind};",

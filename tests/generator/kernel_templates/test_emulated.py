@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu.template_cases import plain_product
+from generator.kernel_templates.cuda import tensor_gemm
 from generator.kernel_templates.parameters import TensorGemmParameters
 from generator.kernel_templates.templates import instantiate
 from kb.candidate import resolve
@@ -50,9 +51,21 @@ void kernel(const T* input, const T* weight, T* output, unsigned char* shared) {
 def test_a_tensor_core_template_multiplies_tails_and_shared_contractions_right(
     rows: int, outputs: int, inputs: int, parameters: TensorGemmParameters, tmp_path: Path
 ) -> None:
+    assert largest_error(rows, outputs, inputs, parameters, tmp_path) < 0.02  # half a bfloat16 step of the largest sums
+
+
+def test_tiles_that_are_added_with_rounding_give_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_gemm, "MULTIPLY", tensor_gemm.ROUNDED)
+    parameters = TensorGemmParameters(0, 32, 64, 3, 2, 2)
+    assert "parts[p][m][n][i]" in body_of(9, 40, 200, parameters)
+    assert largest_error(9, 40, 200, parameters, tmp_path) < 0.02
+
+
+def largest_error(rows: int, outputs: int, inputs: int, parameters: TensorGemmParameters, tmp_path: Path) -> float:
+    """Of every output against the product in float64."""
     (tmp_path / "body.inc").write_text(body_of(rows, outputs, inputs, parameters), encoding="utf-8")
     program = tmp_path / "emulation"
     options = ["-std=c++20", "-O0", "-w", "-pthread", f"-I{tmp_path}", str(HARNESS), "-o", str(program)]
     subprocess.run([*find_compiler().command, *options], check=True, timeout=120)
     done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
-    assert float(done.stdout) < 0.02  # half a bfloat16 step of the largest sums
+    return float(done.stdout)
