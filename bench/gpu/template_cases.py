@@ -93,7 +93,6 @@ PRODUCTS = (
     GemvParameters(1, 0, 8, 8, 4),
     GemvParameters(2, 2, 4, 4, 8),
     GemvParameters(1, 4, 8, 2, 2),
-    GemvParameters(1, 0, 8, 4, 4, dependent=True),
     GemmParameters(),
     GemmParameters(64, 64, 16, 4, 4),
     TensorGemmParameters(0, 64, 64, 4, 4, 1),

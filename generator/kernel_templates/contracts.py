@@ -52,11 +52,9 @@ def template_candidates(contract: Contract, target: Target, arch: str) -> list[T
 
 # --- products --------------------------------------------------------------------------------------------------------
 
-# The first is the best over the shapes of six model families on an H200 (see bench/results); the second is the same as
-# a dependent launch, which loses when it is timed behind itself and is level or ahead in a step.
+# The first of each is the best over the shapes of six model families on an H200; see bench/results.
 _GEMV = (
     GemvParameters(rows=1, split=0, warps=8, tokens=4, unroll=4),
-    GemvParameters(rows=1, split=0, warps=8, tokens=4, unroll=4, dependent=True),
     GemvParameters(rows=1, split=2, warps=4, tokens=4, unroll=4),
     GemvParameters(rows=2, split=4, warps=8, tokens=4, unroll=4),
     GemvParameters(rows=1, split=1, warps=8, tokens=4, unroll=4),

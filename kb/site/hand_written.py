@@ -13,7 +13,7 @@ from pathlib import Path
 from kb.site import text
 from kb.site.content import Content
 from kb.site.drawing import architecture
-from kb.site.landing import bandwidth_chart, bandwidth_table, counts, decode_table, ladder_chart, ladder_source
+from kb.site.landing import bandwidth_chart, bandwidth_table, counts, decode_table, ladder_chart
 
 _MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 DECISIONS = "decisions"
@@ -34,7 +34,6 @@ GENERATORS: Mapping[str, Callable[[Content], str]] = {
     "counts": counts,
     "decode-table": decode_table,
     "ladder-chart": ladder_chart,
-    "ladder-source": ladder_source,
 }
 
 

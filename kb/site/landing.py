@@ -81,13 +81,9 @@ def ladder_chart(content: Content) -> str:
     title = (
         "Time a token of Qwen3-4B at batch 1, and its share of what the read bandwidth allows (dashed), one NVIDIA H200"
     )
-    return bars(title, groups, reference=1.0)
-
-
-def ladder_source(content: Content) -> str:
-    """Where the numbers of that chart are."""
-    _record(content, ENGINE)
-    return f"All of it is one run; [the record]({record_page(ENGINE)}) has the method, the tokens and what was chosen."
+    link = f"[the record]({record_page(ENGINE)})"
+    source = f"All of it is one run; {link} has the method, the tokens and what was chosen."
+    return f"{bars(title, groups, reference=1.0)}\n\n{source}"
 
 
 def counts(content: Content) -> str:

@@ -11,8 +11,6 @@ import typer
 
 from kb.cli.failure import Failure
 
-_JUDGE = "agentcompile validate DIGEST --model"
-
 
 def command(
     model_dir: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a Hugging Face checkpoint.")],
@@ -57,7 +55,7 @@ def command(
             f"library path, {choice.step_us / 1e3:.3f} ms as chosen"
         )
     if left:
-        print(f"not offered ({_JUDGE} {model_dir} --record judges a kernel there):")
+        print(f"not offered (agentcompile validate DIGEST --model {model_dir} --record judges a kernel there):")
     for kernel in left:
         dims = ", ".join(f"{name}={value}" for name, value in kernel.dims.items())
         print(f"  {kernel.operation} {kernel.digest[:12]}, {kernel.why}: {dims}")

@@ -113,7 +113,9 @@ def choose_bucket(
     with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context) as length:
         looked = {site: look.first(site, picks) for site in sites}
         look.again(looked, picks)
-        if pairs if pairs is not None else _target(executor) is Target.CUDA:
+        if pairs is None:
+            pairs = _target(executor) is Target.CUDA
+        if pairs:
             look.pairs(looked, picks, _neighbours(program))
         arms = {"library": Arm((look.program({}).run,)), "chosen": Arm((look.program(picks).run,))}
         timings = time_interleaved(arms, look.stopwatch, effort)

@@ -22,6 +22,8 @@ LIBRARY = load_library(library_root())
 PROMPT_MODULES = ("prompt", "render", "sections", "selection", "history", "search")
 FORBIDDEN = ("runtime", "validator", "tests", "bench", "inspect", "importlib")
 
+RUN = 12  # a formula of the contract such as that of SiLU is nine tokens that every kernel repeats
+
 
 def sources() -> dict[str, str]:
     """Every piece of kernel or reference source in the repository that is no LLM's."""
@@ -32,6 +34,17 @@ def sources() -> dict[str, str]:
             if path.suffix in (".py", ".cu", ".cpp", ".cuh", ".h"):
                 found[str(path.relative_to(ROOT))] = path.read_text(encoding="utf-8")
     return found
+
+
+def runs_of(corpus: dict[str, str]) -> dict[str, set[tuple[str, ...]]]:
+    """Every run of RUN tokens of every source, made once."""
+    return {name: windows(tokens(text), RUN) for name, text in corpus.items()}
+
+
+def sharing(runs: dict[str, set[tuple[str, ...]]], prose: str) -> list[str]:
+    """The sources that share a run with ``prose``: only those can have leaked."""
+    own = windows(tokens(prose), RUN)
+    return [name for name, known in runs.items() if not own.isdisjoint(known)]
 
 
 def prompts() -> list[Prompt]:
@@ -69,20 +82,20 @@ def test_modules_that_make_prompts_read_no_file_but_their_templates() -> None:
 def test_no_prompt_shares_a_run_of_tokens_with_any_reference_or_baseline() -> None:
     corpus = sources()
     assert len(corpus) > 20, "the corpus must hold the references, or this proves nothing"
-    run = 12  # a formula of the contract such as that of SiLU is nine tokens that every kernel repeats
-    runs = {name: windows(tokens(text), run) for name, text in corpus.items()}
+    runs = runs_of(corpus)
     for prompt in prompts():
         prose = _without_interface(prompt.text)
-        own = windows(tokens(prose), run)
-        for name in (n for n, known in runs.items() if not own.isdisjoint(known)):
-            leaks = find_leaks(corpus[name], prose, run=run)
+        for name in sharing(runs, prose):
+            leaks = find_leaks(corpus[name], prose, run=RUN)
             assert leaks == [], f"{prompt.manifest.contract} ({prompt.manifest.target}) shares with {name}: {leaks[0]}"
 
 
 def test_the_check_above_can_fail() -> None:
-    name, text = next((n, t) for n, t in sources().items() if n.endswith(".cu"))
-    stolen = text[len(text) // 2 : len(text) // 2 + 300]
-    assert find_leaks(text, "Decisions\n" + stolen), name
+    corpus = sources()
+    name, text = next((n, t) for n, t in corpus.items() if n.endswith(".cu"))
+    stolen = "Decisions\n" + text[len(text) // 2 : len(text) // 2 + 300]
+    assert name in sharing(runs_of(corpus), stolen)
+    assert find_leaks(text, stolen, run=RUN), name
 
 
 def test_a_search_takes_source_only_from_replies_and_llm_authored_seeds() -> None:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from bench.gpu.engine import TIMED_OUT, parsed, say_as_it_comes
+from bench.gpu.ladder import RUNGS, Offer
+from bench.gpu.random_checkpoint import main as write_checkpoint
 from bench.gpu.report import Report
 from bench.gpu.step_profile import Span, summarise
+from kb.dtype import DType
+from kb.store import KernelStore
+from runtime.device import cpu_device
+from runtime.models.spec import read_spec
+from runtime.models.weights import load_weights
+from runtime.sites import Site
+from tests.runtime.engine.admitted import contracts, manifest, right_kernel
 
 
 def test_a_profile_tells_gaps_from_overlaps() -> None:
@@ -50,3 +61,27 @@ def test_an_unknown_model_is_refused_by_name(capsys: pytest.CaptureFixture[str])
         parsed(["--out", "x", "--models", "qwen3-4b,gpt-2"])
     assert "unknown model gpt-2; known are qwen3-4b" in capsys.readouterr().err
     assert len(parsed(["--out", "x", "--models", "all"]).models) == 6
+
+
+def test_every_rung_of_the_ladder_is_offered_what_the_one_before_it_had_and_more(tmp_path: Path) -> None:
+    contract = contracts()["residual_rmsnorm"]
+    store, kernel = KernelStore(tmp_path), right_kernel("residual_rmsnorm")
+    dims = {"num_tokens": 1, "hidden_size": 64, "has_residual": 1}
+    made = manifest(kernel, dims, DType.BFLOAT16)
+    store.admit(kernel, made.model_copy(update={"origin": made.origin.model_copy(update={"authorship": "llm"})}))
+    site = Site(contract.id, tuple(sorted(dims.items())), DType.BFLOAT16)
+    offered = []
+    for kinds in (r.offers for r in RUNGS if r.offers is not None):
+        found = Offer({contract.id: contract}, store, cpu_device(), kinds)
+        offered.append({c.digest for c in found(site)})
+        assert {c.digest for c in found.kernels(contract.id)} == offered[-1]
+    assert offered[0] == offered[1] < offered[2]
+    assert offered[2] - offered[0] == {kernel.digest}
+
+
+def test_a_random_checkpoint_is_one_that_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["random_checkpoint", "tiny", str(tmp_path), "--device", "cpu"])
+    assert write_checkpoint() == 0
+    spec = read_spec(tmp_path)
+    weights = load_weights(tmp_path, spec, torch.device("cpu"), torch.bfloat16)
+    assert weights.layers[0].w_qkv.abs().sum() > 0

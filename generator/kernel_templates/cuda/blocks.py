@@ -202,19 +202,6 @@ __device__ __forceinline__ void after_predecessor() {
 }
 """
 
-_INTO_L2 = """
-// Asks L2 for neighbouring elements that will be read soon. It takes no register and no shared memory, and a block that
-// waits for its predecessor has nothing better to do. Nothing happens where they do not lie on 16 bytes.
-template <class S>
-__device__ __forceinline__ void into_l2(const S* from, size_t count) {
-#if __CUDA_ARCH__ >= 900
-  const size_t bytes = count * sizeof(S);
-  if (reinterpret_cast<size_t>(from) % 16 == 0 && bytes % 16 == 0)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(unsigned(bytes)) : "memory");
-#endif
-}
-"""
-
 _BEST = """
 struct Best {
   float logit;
@@ -322,7 +309,6 @@ BLOCKS = {
     "stream": Block(_STREAM, ("pack",)),
     "dots": Block(_DOTS, ("stream", "warp_sum")),
     "wait": Block(_WAIT),
-    "into_l2": Block(_INTO_L2),
     "best": Block(_BEST),
     "cp_async": Block(_CP_ASYNC),
     "is_half": Block(_IS_HALF),

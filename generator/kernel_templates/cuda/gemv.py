@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from generator.kernel_templates.parameters import GemvParameters
@@ -55,7 +55,7 @@ def gemv_stage(
     split = split_of(spec, p)
     rows_a_block = f"({p.warps} // {split.plan} * {p.rows})"
     body = [
-        *head(spec, p, split.code, runtime, before_wait=_rows_into_l2(spec)),
+        *head(spec, p, split.code, runtime),
         "const int first_row = (blockIdx.x * GROUPS + warp / SPLIT) * ROWS, first_token = blockIdx.y * TOKENS;",
         "if (first_row < N && first_token < M) {",
         *("  " + x for x in products(spec)),
@@ -80,7 +80,7 @@ def gemv_stage(
     return Stage(
         entry=entry,
         body=indented(body, 1),
-        blocks=("dots", *(("wait", "into_l2") if p.dependent else ())),
+        blocks=("dots", *(("wait",) if p.dependent else ())),
         grid=(
             f"max(1, ceil_div({text(spec.n)}, {rows_a_block}))",
             f"max(1, ceil_div({text(spec.m)}, {p.tokens}))",
@@ -93,10 +93,8 @@ def gemv_stage(
     )
 
 
-def head(
-    spec: GemmSpec, p: GemvParameters, split: str, runtime: Collection[str] = (), *, before_wait: Sequence[str] = ()
-) -> list[str]:
-    """Constants, the place of this warp, and the shared sums; a dependent launch then waits for its predecessor."""
+def head(spec: GemmSpec, p: GemvParameters, split: str, runtime: Collection[str] = ()) -> list[str]:
+    """Constants, the place of this warp, and the shared sums."""
     constant = not reads(spec.m, runtime)
     tokens = f"M < 1 ? 1 : M < {p.tokens} ? M : {p.tokens}" if constant else str(p.tokens)
     lines = [
@@ -110,21 +108,7 @@ def head(
         "__shared__ float shared_sums[WARPS][PARTS * ROWS][TOKENS];",
         "const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;",
     ]
-    return [*lines, *([*before_wait, "after_predecessor();"] if p.dependent else [])]
-
-
-def _rows_into_l2(spec: GemmSpec) -> list[str]:
-    """Statements with which a block asks for its rows of the weight, which no predecessor writes."""
-    first = "blockIdx.x * GROUPS * ROWS"
-    return [
-        f"if (threadIdx.x == 0 && {first} < N) {{",
-        *(
-            f"  into_l2({spec.weight} + size_t({f'{text(part)} + ' if part else ''}{first}) * K, "
-            f"size_t(min(GROUPS * ROWS, N - int({first}))) * K);"
-            for part in spec.parts
-        ),
-        "}",
-    ]
+    return [*lines, *(["after_predecessor();"] if p.dependent else [])]
 
 
 def products(spec: GemmSpec) -> list[str]:
