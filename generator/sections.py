@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kb.contract import Contract, DimKind, Role, Tensor
+from kb.contract import Contract, DimKind, Early, Role, Tensor
 from kb.dtype import DType, Target
 from kb.principle import Effect, Evidence, Principle
 from kb.signature import signature
@@ -14,6 +14,17 @@ _DIM_KINDS = {
     DimKind.FLAG: "compile-time 0 or 1",
     DimKind.RUNTIME: "int argument",
     DimKind.WORKLOAD: "unknown to the kernel",
+}
+
+
+# Where a contract says so itself; what holds for weights and activations stands in the role.
+_EARLY = {
+    Early.ALL: "may be read before a dependent launch waits",
+    Early.ALL_BUT_NEWEST: (
+        "earlier steps wrote all of it but the last position of each sequence, which alone must be read after a "
+        "dependent launch has waited"
+    ),
+    Early.NONE: "read only after a dependent launch has waited",
 }
 
 
@@ -27,7 +38,7 @@ def contract_section(contract: Contract, target: Target) -> str:
         "## Dims",
         _dims(contract),
         "## Arguments",
-        _tensors(contract),
+        _tensors(contract, target),
         "## Dtype rules",
         _dtypes(contract),
         "## How right is judged",
@@ -68,19 +79,21 @@ def _dims(contract: Contract) -> str:
     return "\n".join(rows)
 
 
-def _tensors(contract: Contract) -> str:
+def _tensors(contract: Contract, target: Target) -> str:
     rows = ["| tensor | role | shape (row-major, dense) | dtype | aligned | meaning |", "|---|---|---|---|---|---|"]
-    rows += [_tensor_row(t) for t in contract.tensors]
+    rows += [_tensor_row(t, target) for t in contract.tensors]
     for scalar in contract.scalars:
         rows.append(f"| {scalar.name} | scalar | by value | {scalar.dtype.value} | | {scalar.doc} |")
     return "\n".join(rows)
 
 
-def _tensor_row(tensor: Tensor) -> str:
+def _tensor_row(tensor: Tensor, target: Target) -> str:
     shape = "[" + ", ".join(str(e) for e in tensor.shape) + "]"
     notes = [tensor.doc]
     if tensor.role is Role.INOUT and tensor.writes:
         notes.append(f"changes: {tensor.writes}")
+    if tensor.early is not None and target is Target.CUDA:
+        notes.append(_EARLY[tensor.early])
     if tensor.present_when is not None:
         notes.append(f"null pointer unless {tensor.present_when}")
     cells = (tensor.name, tensor.role.value, shape, tensor.dtype.value, f"{tensor.align} B", "; ".join(notes))

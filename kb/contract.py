@@ -52,6 +52,18 @@ class Role(StrEnum):
     INOUT = "inout"
 
 
+class Early(StrEnum):
+    """What of a tensor a call launched early finds there before it waits for the kernel in front of it."""
+
+    ALL = "all"
+    ALL_BUT_NEWEST = "all_but_newest"
+    NONE = "none"
+
+
+# A tensor of the storage type with one of these in its shape holds what the step computes.
+ROW_DIMS = frozenset({"num_tokens", "batch_size"})
+
+
 class Tensor(BaseModel):
     """A tensor argument, dense and row-major over ``shape``."""
 
@@ -68,6 +80,22 @@ class Tensor(BaseModel):
     traffic: Expr | None = Field(
         default=None, description="Elements that must move, when not the whole tensor once (inout: twice)."
     )
+    early: Annotated[Early | None, Field(strict=False)] = Field(
+        default=None,
+        description=(
+            "What of it may be read before a dependent launch waits: all, none, or all_but_newest (a paged cache but "
+            "for the last position of each sequence). Default: none of what the step computes, all of the rest."
+        ),
+    )
+
+    @property
+    def ready(self) -> Early:
+        """What is there early, as declared or by default: a tensor that is written, or of type T with rows of the step,
+        may come from the kernel in front; weights, tables and indices are there before the step begins."""
+        if self.early is not None:
+            return self.early
+        rows = any(expr.names & ROW_DIMS for expr in self.shape)
+        return Early.NONE if self.role is not Role.IN or (rows and self.dtype.value == "T") else Early.ALL
 
 
 class Scalar(BaseModel):
@@ -194,6 +222,11 @@ class Contract(BaseModel):
                 raise ValueError(f"the name '{name}' is used twice")
         if not any(t.role is not Role.IN for t in self.tensors):
             raise ValueError("no tensor is written: at least one 'out' or 'inout' is needed")
+        for tensor in self.tensors:
+            if tensor.early is Early.ALL_BUT_NEWEST and not {"block_table", "seq_lens"} <= set(names):
+                raise ValueError(f"tensors.{tensor.name}.early: newest positions need 'block_table' and 'seq_lens'")
+            if tensor.early is not None and tensor.role is not Role.IN:
+                raise ValueError(f"tensors.{tensor.name}.early: only an 'in' tensor can say so; this one is written")
         for where, expr in self._expressions():
             unknown = sorted(expr.names - set(self.dims))
             if unknown:
@@ -281,4 +314,4 @@ class Contract(BaseModel):
                 yield f"preconditions.{precondition.name}.dims", precondition.dims
 
 
-__all__ = ["DEVICE_SYMBOLS", "Contract", "Dim", "DimKind", "ExprError", "Role", "Scalar", "Tensor"]
+__all__ = ["DEVICE_SYMBOLS", "Contract", "Dim", "DimKind", "Early", "ExprError", "Role", "Scalar", "Tensor"]

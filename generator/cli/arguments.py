@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 
 from kb.cli.failure import Failure
 from kb.contract import Contract, DimKind
+from kb.dtype import Target
 from kb.library import Library
 
 DIMS_HELP = "A shape to tune for, as name=value,name=value; may be repeated. Dims left out come from the sweep."
@@ -22,6 +24,13 @@ def resolve_contract(library: Library, contract: str) -> Contract:
     near = difflib.get_close_matches(contract, library.contracts, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(library.contracts))}"
     raise Failure(f"no contract '{contract}' in {library.root / 'contracts'}; {hint}")
+
+
+def check_arch(target: Target, arch: str | None) -> str | None:
+    """``arch`` as given, or None. Raises Failure for what names no architecture of ``target``."""
+    if arch is None or target is Target.CPU or re.fullmatch(r"sm_[1-9][0-9]{1,2}", arch):
+        return arch
+    raise Failure(f"--arch {arch}: expected a compute capability such as sm_90")
 
 
 def parse_dims(text: str, contract: Contract) -> Mapping[str, int]:

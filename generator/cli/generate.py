@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from generator.cli.arguments import BLOCKS_HELP, DIMS_HELP, parse_dims, resolve_contract
+from generator.cli.arguments import BLOCKS_HELP, DIMS_HELP, check_arch, parse_dims, resolve_contract
 from generator.selection import Blocks
 from kb.cli.failure import Failure
 from kb.dtype import DType, Target
@@ -76,7 +76,7 @@ def command(
         principles=loaded.principles,
         request=Request(
             target=target,
-            arch=arch,
+            arch=check_arch(target, arch),
             dims=tuple(parse_dims(d, chosen) for d in dims or []),
             dtype=dtype,
             features=frozenset(feature) if feature else None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from generator.cli.arguments import check_arch
 from kb.cli.failure import Failure
 from kb.dtype import Target
 from kb.library import library_root, load_library
@@ -87,7 +88,7 @@ def command(
         library,
         store,
         work,
-        arch if dry_run else None,
+        check_arch(target, arch) if dry_run else None,
         dry_run=dry_run,
         provider=provider,
         buckets=tuple(sorted(set(bucket or [1]))),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from generator.cli.arguments import BLOCKS_HELP, DIMS_HELP, parse_dims, resolve_contract
+from generator.cli.arguments import BLOCKS_HELP, DIMS_HELP, check_arch, parse_dims, resolve_contract
 from generator.prompt import Prompt
 from generator.render import DEFAULT_BUDGET, RenderError, Request, render
 from generator.selection import Blocks
@@ -39,7 +39,7 @@ def command(
     resolve_contract(loaded, contract)
     request = Request(
         target=target,
-        arch=arch,
+        arch=check_arch(target, arch),
         dims=tuple(parse_dims(d, loaded.contracts[contract]) for d in dims or []),
         dtype=dtype,
         features=frozenset(feature) if feature else None,

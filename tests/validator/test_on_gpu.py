@@ -22,9 +22,15 @@ DIMS = {"num_tokens": 2, "hidden_size": 64, "has_residual": 0}
 
 
 def judged(
-    contract: Contract, images: CompileCache, body: str, gate: GateName, seconds: float = 5.0, shared_bytes: int = 0
+    contract: Contract,
+    images: CompileCache,
+    body: str,
+    gate: GateName,
+    seconds: float = 5.0,
+    shared_bytes: int = 0,
+    dependent: bool = False,
 ) -> Verdict:
-    launch = {"entry": "rms", "block": [64, 1, 1], "shared_bytes": shared_bytes}
+    launch = {"entry": "rms", "block": [64, 1, 1], "shared_bytes": shared_bytes, "programmatic_dependent": dependent}
     plan = LaunchPlan.model_validate({"launches": [launch], "workspace": {"bytes": 64}})
     source = f"{HEAD}{body}\n}}\n"
     candidate = Candidate(contract=contract.id, target=Target.CUDA, source=source, plan=plan)
@@ -77,3 +83,23 @@ def test_compute_sanitizer_finds_it(contracts: dict[str, Contract], images: Comp
     verdict = judged(contracts["residual_rmsnorm"], images, body, GateName.SANITIZER)
     assert verdict.gates[4].outcome is Outcome.FAILED
     assert tool in {f.code for f in verdict.gates[4].findings}
+
+
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [
+        ("", "read-early"),
+        ("out[threadIdx.x] = 0.0f; WAIT", "written-early"),
+        ("out[threadIdx.x] = x[threadIdx.x] + 1.0f; WAIT", "written-early"),
+        ("volatile float gamma = weight[threadIdx.x]; WAIT", None),
+    ],
+)
+def test_an_early_launch_waits_for_what_the_kernel_in_front_writes(
+    contracts: dict[str, Contract], images: CompileCache, before: str, code: str | None
+) -> None:
+    wait = 'asm volatile("griddepcontrol.wait;" : : : "memory");'
+    body = before.replace("WAIT", wait) + "\nfor (int i = threadIdx.x; i < num_tokens * hidden_size; i += 64) "
+    body += "out[i] = x[i];"
+    verdict = judged(contracts["residual_rmsnorm"], images, body, GateName.INTERFACE, dependent=True)
+    failed = verdict.failed_gate
+    assert (failed.findings[0].code if failed else None) == code

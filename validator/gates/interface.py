@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from kb.contract import Role
 from kb.dtype import DType
 from kb.manifest import Finding, GateName, GateResult
 from validator.gates.context import Context, describe, passed_or_failed
-from validator.gates.rig import Rig, first_difference, truth_device
-from validator.inputs import make_inputs
-from validator.references import reference
+from validator.gates.rig import Ran, Rig, first_difference, truth_device
+from validator.inputs import CallInputs, make_inputs
+from validator.references import Expected, reference
 from validator.shapes import Shape
 
 
@@ -19,6 +20,7 @@ class InterfaceGate:
 
     Outputs are poisoned before each call; guards lie around each buffer; pointers have their least alignment. The
     outputs of the first call are compared after the second: a kernel that keeps results in memory of its own shows.
+    One that may start before the kernel in front of it has ended runs behind one that brings its inputs late.
     """
 
     name: ClassVar[GateName] = GateName.INTERFACE
@@ -90,7 +92,30 @@ def _try(context: Context, shape: Shape, storage: DType) -> list[Finding]:
             return [
                 Finding(code="result-changed-later", message=message, shape=dict(shape.dims), tensor=name, index=place)
             ]
-    return list(rig.run(0, first, wanted[0]).findings)
+    again = rig.run(0, first, wanted[0])
+    if again.findings or not rig.starts_early:
+        return list(again.findings)
+    return _behind_late_inputs(rig, shape, first, wanted[0], again)
+
+
+def _behind_late_inputs(
+    rig: Rig, shape: Shape, inputs: CallInputs, wanted: Mapping[str, Expected], usual: Ran
+) -> list[Finding]:
+    """The same call as ``usual``, dependent on a kernel that writes its inputs only long after it has been let in."""
+    late, early = rig.run_behind_late_inputs(0, inputs, wanted)
+    if early is not None:
+        message = f"'{early}' was written before griddepcontrol.wait, while the kernel in front may still read it"
+        return [Finding(code="written-early", message=message, shape=dict(shape.dims), tensor=early)]
+    if late.findings:
+        return list(late.findings)
+    for name, values in usual.outputs.items():
+        if (place := first_difference(values, late.outputs[name])) is not None:
+            message = (
+                f"'{name}' at {list(place)} is another when the inputs arrive late: something the kernel in front "
+                "writes is read before griddepcontrol.wait"
+            )
+            return [Finding(code="read-early", message=message, shape=dict(shape.dims), tensor=name, index=place)]
+    return []
 
 
 def differences(context: Context, shape: Shape, one: object, other: object, what: str) -> list[Finding]:

@@ -10,11 +10,13 @@ import torch
 from kb.contract import Role
 from kb.dtype import DType, Target
 from kb.manifest import Finding
+from runtime.launch_cuda import FIRST_CLUSTER_CAPABILITY
 from validator.arena import WORKSPACE, Arena, plan_layout
 from validator.gates.context import Context
 from validator.inputs import CallInputs
 from validator.references import Expected
 from validator.shapes import Shape
+from validator.worker.late_inputs import late_inputs, starts_early
 from validator.worker.shared_memory import dirtying_for
 
 # Up to here the judge's own processor is quicker with a truth than a GPU that candidates are running on: truths are
@@ -59,6 +61,11 @@ class Rig:
         self._calls: list[int | None] = [None, None]
         self._numbers: list[int] = []
         self._kernel = kernel
+        self.starts_early = (
+            context.target is Target.CUDA
+            and compiled.device.capability >= FIRST_CLUSTER_CAPABILITY
+            and starts_early(compiled.launches)
+        )
         gen = torch.Generator().manual_seed(context.seed_for("guards", shape.dims, storage))
         for shift in (0, 5):
             layout = plan_layout(context.contract, shape.dims, storage, compiled.workspace_bytes, shift=shift)
@@ -92,6 +99,20 @@ class Rig:
         self.fill(place, inputs)
         self.call(place, graph=graph)
         return self.read(place, inputs, expected)
+
+    def run_behind_late_inputs(
+        self, place: int, inputs: CallInputs, expected: Mapping[str, Expected]
+    ) -> tuple[Ran, str | None]:
+        """Fill, call behind a kernel that lets the call start early and brings what it reads late, read. Also the name
+        of a tensor that was written while that kernel ran. Only where ``starts_early``. Raises WorkerFailure."""
+        self.fill(place, inputs)
+        arena, call = self._arenas[place], self._calls[place]
+        assert call is not None
+        device = self._context.device
+        front = late_inputs(self._context.contract, arena.layout, inputs, device, self._context.cache)
+        early = self._resident.late(call, front, self._context.options.call_seconds)
+        name = None if early is None else next(s.name for s in arena.layout.slots if s.offset <= early < s.end)
+        return self.read(place, inputs, expected), name
 
     def snapshot(self, place: int) -> dict[str, torch.Tensor]:
         """Copies of what is written, as it is now."""

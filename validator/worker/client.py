@@ -26,6 +26,7 @@ from kb.manifest import Finding
 from runtime.kernel import Compiled
 from validator.arena import Layout
 from validator.sandbox import Limits
+from validator.worker.late_inputs import LateInputs
 from validator.worker.shared_memory import Dirtying
 from validator.worker.supervisor import LOST_CHANNEL
 from validator.worker.wire import BrokenChannel, Channel
@@ -187,6 +188,12 @@ class Resident:
         """Fill shared memory as ``dirtying`` says before every call until the next ``drop``; whether that works."""
         request = {"op": "dirty", "dirtying": base64.b64encode(pickle.dumps(dirtying)).decode()}
         return bool(self._ask(request, timeout)["runs"])
+
+    def late(self, call: int, inputs: LateInputs, timeout: float) -> int | None:
+        """Run a bound call behind a kernel that brings its inputs late; the offset of a byte it wrote before that."""
+        request = {"op": "late", "call": call, "inputs": base64.b64encode(pickle.dumps(inputs)).decode()}
+        early = self._ask(request, timeout)["early"]
+        return None if early is None else int(early)
 
     def bind(self, kernel: int, arena: int, layout: Layout, scalars: Mapping[str, float], timeout: float = 30) -> int:
         """Bind the kernel to the buffers of an arena: the call's number."""
