@@ -13,7 +13,7 @@ from bench.gpu.engine import TIMED_OUT, parsed, say_as_it_comes
 from bench.gpu.ladder import RUNGS, Offer
 from bench.gpu.random_checkpoint import main as write_checkpoint
 from bench.gpu.report import Report
-from bench.gpu.step_profile import Span, summarise
+from bench.gpu.step_profile import Row, Span, summarise
 from kb.dtype import DType
 from kb.store import KernelStore
 from runtime.device import cpu_device
@@ -27,13 +27,26 @@ def test_a_profile_tells_gaps_from_overlaps() -> None:
     spans = [Span("b", 12, 20), Span("a", 0, 10), Span("c", 18, 25), Span("a", 30, 34), Span("d", 31, 33)]
     found = summarise(spans, repetitions=1)
     assert (found.span, found.busy, found.gaps, found.overlap) == (34, 27, 7, 4)
-    assert found.rows == (("a", 2, 14, 5), ("b", 1, 8, 2), ("c", 1, 7, 0), ("d", 1, 2, 0))
+    assert [(r.name, r.runs, r.us, r.gap) for r in found.rows] == [
+        ("a", 2, 14, 5),
+        ("b", 1, 8, 2),
+        ("c", 1, 7, 0),
+        ("d", 1, 2, 0),
+    ]
+
+
+def test_a_profile_tells_what_a_kernel_takes_in_the_chain_and_how_early_it_begins() -> None:
+    spans = [Span("a", 0, 10), Span("b", 6, 14), Span("a", 12, 24), Span("b", 20, 27)]
+    a, b = sorted(summarise(spans, repetitions=1).rows, key=lambda r: r.name)
+    assert (b.takes, b.early) == (3.5, 4)  # 14 - 10 and 27 - 24; begins 4 before each end
+    assert (a.takes, a.early) == (10, 1)  # the first has nobody before it
 
 
 def test_a_profile_of_repetitions_is_that_of_one() -> None:
     spans = [Span("a", 10.0 * i, 10.0 * i + 4) for i in range(5)]
     found = summarise(spans, repetitions=5)
-    assert found.rows == (("a", 1.0, pytest.approx(4.0), pytest.approx(4 * 6 / 5)),)
+    [row] = found.rows
+    assert row == Row("a", 1.0, pytest.approx(4.0), pytest.approx(4 * 6 / 5), takes=10.0, early=-6.0)
     assert found.busy == pytest.approx(4.0)
 
 
