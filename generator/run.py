@@ -15,7 +15,7 @@ from generator.providers.exchange import Exchange
 from generator.providers.protocol import PendingError, Provider, ProviderError
 from generator.providers.replay import Replay
 from generator.render import RenderError
-from generator.search import Judge, Plan, Result, Search
+from generator.search import Judge, Plan, Result, Search, UndecidedError
 from kb.candidate import Candidate
 from kb.manifest import Verdict
 from kb.store import KernelStore, StoreError
@@ -89,7 +89,7 @@ def play_search(
             return result, admitted
     except PendingError as error:
         raise SearchFailedError(str(error), 1) from None
-    except (ProviderError, RenderError, JournalError, StoreError) as error:
+    except (ProviderError, RenderError, JournalError, StoreError, UndecidedError) as error:
         raise SearchFailedError(str(error), 2) from None
     except OSError as error:
         raise SearchFailedError(f"{error.filename or work}: {error.strerror}", 2) from None

@@ -21,7 +21,7 @@ from generator.reply import ReplyError, parse_reply
 from kb.candidate import Candidate
 from kb.contract import Contract
 from kb.digest import meaning_digest
-from kb.manifest import Finding, Verdict
+from kb.manifest import Finding, Outcome, Verdict
 from kb.principle import Kind, Principle
 
 Judge = Callable[[Candidate, int], Verdict]
@@ -56,6 +56,10 @@ class Result:
     reason: str
     spent: Spent
     stopped_lanes: Mapping[int, str]
+
+
+class UndecidedError(Exception):
+    """A gate could not run, so a reply is neither right nor wrong. It is not recorded and can be judged elsewhere."""
 
 
 class Search:
@@ -255,6 +259,7 @@ class Search:
             self._on_event({"event": "judging", "key": key, "lane": lane, "digest": candidate.digest})
             seed = int.from_bytes(hashlib.sha256(f"{key}:{candidate.digest}".encode()).digest()[:4], "big")
             verdict = self._judge(candidate, seed)
+            _require_decided(verdict, key)
         self._append(
             {
                 "event": "attempt",
@@ -330,3 +335,16 @@ def _identity(plan: Plan, provider: str) -> dict[str, Any]:
         # None for all of them, as in journals from before there was a choice.
         "kinds": None if request.kinds == frozenset(Kind) else sorted(k.value for k in request.kinds),
     }
+
+
+def _require_decided(verdict: Verdict, key: str) -> None:
+    """Raises UndecidedError for a verdict that rejects nothing and accepts nothing."""
+    if verdict.accepted or verdict.failed_gate is not None:
+        return
+    left = [g for g in verdict.gates if g.outcome is not Outcome.PASSED]
+    names = ", ".join(g.gate.value for g in left) or "none"
+    why = f" ({reason})" if (reason := next((g.reason for g in left if g.reason), "")) else ""
+    raise UndecidedError(
+        f"{key}: the reply could not be judged here, gates that did not run: {names}{why}; it is kept, run the same "
+        "command again where they can"
+    )

@@ -24,7 +24,6 @@ _EARLY = {
         "earlier steps wrote all of it but the last position of each sequence, which alone must be read after a "
         "dependent launch has waited"
     ),
-    Early.NONE: "read only after a dependent launch has waited",
 }
 
 

@@ -60,8 +60,8 @@ class Early(StrEnum):
     NONE = "none"
 
 
-# A tensor of the storage type with one of these in its shape holds what the step computes.
-ROW_DIMS = frozenset({"num_tokens", "batch_size"})
+# A tensor of the storage type with one of these in its shape holds what a step computes: its rows, or a paged cache.
+STEP_DIMS = frozenset({"num_tokens", "batch_size", "num_blocks"})
 
 
 class Tensor(BaseModel):
@@ -83,19 +83,19 @@ class Tensor(BaseModel):
     early: Annotated[Early | None, Field(strict=False)] = Field(
         default=None,
         description=(
-            "What of it may be read before a dependent launch waits: all, none, or all_but_newest (a paged cache but "
-            "for the last position of each sequence). Default: none of what the step computes, all of the rest."
+            "A permission: what of it may be read before a dependent launch waits; all, or all_but_newest (of a paged "
+            "cache, for the last position of each sequence). Default: nothing of what steps compute, all of the rest."
         ),
     )
 
     @property
     def ready(self) -> Early:
-        """What is there early, as declared or by default: a tensor that is written, or of type T with rows of the step,
-        may come from the kernel in front; weights, tables and indices are there before the step begins."""
+        """What is there early, as declared or by default: a tensor that is written, or of type T with rows of the step
+        or blocks of a cache, may come from the kernel in front; weights, tables and indices are there before a step."""
         if self.early is not None:
             return self.early
-        rows = any(expr.names & ROW_DIMS for expr in self.shape)
-        return Early.NONE if self.role is not Role.IN or (rows and self.dtype.value == "T") else Early.ALL
+        computed = any(expr.names & STEP_DIMS for expr in self.shape) and self.dtype.value == "T"
+        return Early.NONE if self.role is not Role.IN or computed else Early.ALL
 
 
 class Scalar(BaseModel):
@@ -225,6 +225,8 @@ class Contract(BaseModel):
         for tensor in self.tensors:
             if tensor.early is Early.ALL_BUT_NEWEST and not {"block_table", "seq_lens"} <= set(names):
                 raise ValueError(f"tensors.{tensor.name}.early: newest positions need 'block_table' and 'seq_lens'")
+            if tensor.early is Early.NONE:
+                raise ValueError(f"tensors.{tensor.name}.early: a permission that is not given is left out, not 'none'")
             if tensor.early is not None and tensor.role is not Role.IN:
                 raise ValueError(f"tensors.{tensor.name}.early: only an 'in' tensor can say so; this one is written")
         for where, expr in self._expressions():

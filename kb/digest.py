@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import combinations
 from typing import Any
 
 from kb.contract import Contract
@@ -55,6 +56,20 @@ def meaning_digest(entry: Principle | Contract) -> str:
     """SHA-256 of ``meaning``, 64 hexadecimal digits. Equal on every machine and Python version."""
     text = json.dumps(meaning(entry), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def meanings(contract: Contract) -> frozenset[str]:
+    """Digests of every contract a kernel may have been made for to stand for ``contract`` as well.
+
+    Besides its own: those without some of what it lets a call read early. A kernel that was made before the permission
+    was given does not use it and stays right; one that was made with it does not stand once it is taken back.
+    """
+    given = [t.name for t in contract.tensors if t.early is not None]
+    found = set()
+    for taken in (set(names) for size in range(len(given) + 1) for names in combinations(given, size)):
+        tensors = tuple(t.model_copy(update={"early": None}) if t.name in taken else t for t in contract.tensors)
+        found.add(meaning_digest(contract.model_copy(update={"tensors": tensors})))
+    return frozenset(found)
 
 
 def folded(prose: str) -> str:

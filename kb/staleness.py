@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kb.digest import meaning_digest
+from kb.digest import meaning_digest, meanings
 from kb.library import Library
 from kb.manifest import Manifest
 from kb.principle import Status
@@ -17,7 +17,7 @@ def stale_reasons(manifest: Manifest, library: Library) -> tuple[str, ...]:
     contract = library.contracts.get(manifest.contract)
     if contract is None:
         reasons.append(f"contract {manifest.contract} is not in the library")
-    elif meaning_digest(contract) != manifest.contract_digest:
+    elif manifest.contract_digest not in meanings(contract):
         reasons.append(f"contract {contract.id}: {_since(manifest.contract_version, contract.version)}")
     for block in manifest.origin.principles:
         principle = library.principles.get(block.id)

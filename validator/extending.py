@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kb.contract import Contract
-from kb.digest import meaning_digest
+from kb.digest import meanings
 from kb.dtype import DType
 from kb.manifest import Verdict
 from kb.store import Entry, KernelStore
@@ -47,7 +47,7 @@ def require_current(entry: Entry, contract: Contract) -> None:
     m = entry.manifest
     if m.status != "admitted":
         raise ExtensionError(f"kernel {entry.digest[:12]} is revoked: {m.reason}")
-    if m.contract_digest != meaning_digest(contract):
+    if m.contract_digest not in meanings(contract):
         raise ExtensionError(
             f"kernel {entry.digest[:12]} was accepted by version {m.contract_version} of {contract.id}, which has "
             "changed since; what it asks for now, only a whole judgement can say (validate its folder)"

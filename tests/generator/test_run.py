@@ -8,6 +8,8 @@ import pytest
 
 from generator.providers.exchange import Exchange
 from generator.run import SearchFailedError, make_provider, run_search
+from kb.candidate import Candidate
+from kb.manifest import GateName, GateResult, Outcome, Verdict
 from kb.store import KernelStore
 from tests.generator.scripted import judge, plan, reply_text
 
@@ -80,3 +82,30 @@ def test_an_exchange_folder_is_made_where_it_was_asked_for(tmp_path: Path) -> No
     provider = make_provider(f"exchange:{tmp_path / 'deep' / 'x'}", wait=1.5)
     assert isinstance(provider, Exchange)
     assert provider.folder == tmp_path / "deep" / "x"
+
+
+def test_a_reply_that_cannot_be_judged_here_is_kept_and_judged_where_it_can(tmp_path: Path) -> None:
+    def judge_without_a_device(candidate: Candidate, seed: int) -> Verdict:
+        compiled = GateResult(gate=GateName.COMPILE, outcome=Outcome.PASSED)
+        skipped = GateResult(gate=GateName.NUMERICS, outcome=Outcome.SKIPPED, reason="no NVIDIA GPU")
+        return judge(candidate, seed).model_copy(update={"accepted": False, "gates": (compiled, skipped)})
+
+    with pytest.raises(SearchFailedError, match="no reply yet"):
+        run(tmp_path)
+    answer(tmp_path / "x", "round-1-lane-1", reply_text("first", 1.2))
+    store = KernelStore(tmp_path / "kernels")
+    with pytest.raises(
+        SearchFailedError, match=r"round-1-lane-1: .* did not run: numerics \(no NVIDIA GPU\)"
+    ) as caught:
+        run_search(
+            plan(),
+            provider=f"exchange:{tmp_path / 'x'}",
+            work=tmp_path / "w",
+            store=store,
+            judge=judge_without_a_device,
+            quiet=True,
+        )
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "x" / "round-2-lane-1.prompt.md").exists()
+    _, (result, admitted) = run(tmp_path)
+    assert (result.reason, len(admitted)) == ("accepted in round 1", 1)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kb.contract import Contract
-from kb.digest import folded, meaning_digest
+from kb.contract import Contract, Early
+from kb.digest import folded, meaning_digest, meanings
+from kb.library import library_root, load_library
 from kb.yaml import load_text
 from tests.kb.git.checkout import contract, contract_yaml, principle
 
@@ -101,3 +102,19 @@ def test_folding_keeps_what_is_inside_a_word(one: str, two: str, same: bool):
 def test_the_digest_is_the_same_on_every_machine():
     assert meaning_digest(principle()) == "ba77b75fcb958e996e61fadd64259294b6415f9c26dabd61be7d3067d553b8e9"
     assert meaning_digest(contract()) == "4a992fa6edac9e91a0db7d29072c995e0418fb7474e680bfe3d2fdc43831482e"
+
+
+def with_early(contract: Contract, **early: Early | None) -> Contract:
+    tensors = tuple(t.model_copy(update={"early": early.get(t.name, t.early)}) for t in contract.tensors)
+    return contract.model_copy(update={"tensors": tensors})
+
+
+def test_a_permission_to_read_early_leaves_older_kernels_standing_and_taking_it_back_does_not() -> None:
+    now = load_library(library_root()).contracts["paged_decode_attention"]
+    before = with_early(now, k_cache=None, v_cache=None, block_table=None, seq_lens=None)
+    half = with_early(now, k_cache=None, v_cache=None)
+    assert len({meaning_digest(c) for c in (now, half, before)}) == 3
+    assert {meaning_digest(c) for c in (now, half, before)} <= meanings(now)
+    assert meaning_digest(now) not in meanings(before)
+    assert meaning_digest(now) not in meanings(half)
+    assert meanings(before) == {meaning_digest(before)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from kb.candidate import ResolvedLaunch
 from kb.contract import Contract, Early
@@ -68,7 +69,7 @@ def test_by_default_rows_of_the_step_come_late_and_the_rest_is_there(contracts: 
     assert ready["gated_mlp_down.w_down"] is Early.ALL
     assert ready["attention_prelude.positions"] is Early.ALL
     assert ready["attention_prelude.k_cache"] is Early.NONE  # written
-    assert ready["paged_decode_attention.k_cache"] is Early.ALL_BUT_NEWEST
+    assert ready["paged_decode_attention.k_cache"] is Early.ALL_BUT_NEWEST  # the contract permits it
     assert ready["encoder_attention.qkv"] is Early.NONE
 
 
@@ -93,3 +94,25 @@ def test_what_has_not_arrived_is_nan_in_every_type() -> None:
     raw = torch.tensor(POISON * 2, dtype=torch.uint8)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         assert raw.view(dtype).isnan().all()
+
+
+def test_a_paged_cache_comes_late_unless_the_contract_permits_more(contracts: dict[str, Contract]) -> None:
+    cache = contracts["paged_decode_attention"].tensor("k_cache")
+    assert cache.model_copy(update={"early": None}).ready is Early.NONE
+
+
+@pytest.mark.parametrize(
+    ("name", "early", "message"),
+    [
+        ("x", "none", "tensors.x.early: a permission that is not given is left out, not 'none'"),
+        ("residual", "all", "tensors.residual.early: only an 'in' tensor can say so"),
+        ("x", "all_but_newest", "tensors.x.early: newest positions need 'block_table' and 'seq_lens'"),
+    ],
+)
+def test_a_permission_that_makes_no_sense_is_refused(
+    contracts: dict[str, Contract], name: str, early: str, message: str
+) -> None:
+    data = contracts["residual_rmsnorm"].model_dump(mode="json")
+    next(t for t in data["tensors"] if t["name"] == name)["early"] = early
+    with pytest.raises(ValidationError, match=message):
+        Contract.model_validate(data)

@@ -18,6 +18,7 @@ HEAD = """
 extern "C" __global__ void rms(const T* __restrict__ x, T* __restrict__ residual, const T* __restrict__ weight,
                                T* __restrict__ out, float eps, void* __restrict__ workspace) {
 """
+COPY = "for (int i = threadIdx.x; i < num_tokens * hidden_size; i += 64) out[i] = x[i];"
 DIMS = {"num_tokens": 2, "hidden_size": 64, "has_residual": 0}
 
 
@@ -86,20 +87,19 @@ def test_compute_sanitizer_finds_it(contracts: dict[str, Contract], images: Comp
 
 
 @pytest.mark.parametrize(
-    ("before", "code"),
+    ("first", "then", "code"),
     [
-        ("", "read-early"),
-        ("out[threadIdx.x] = 0.0f; WAIT", "written-early"),
-        ("out[threadIdx.x] = x[threadIdx.x] + 1.0f; WAIT", "written-early"),
-        ("volatile float gamma = weight[threadIdx.x]; WAIT", None),
+        ("const float early = x[threadIdx.x]; WAIT", f"{COPY} out[threadIdx.x] = early;", "read-early"),
+        ("", COPY, "written-early"),
+        ("out[threadIdx.x] = 0.0f; WAIT", COPY, "written-early"),
+        ("volatile float gamma = weight[threadIdx.x]; WAIT", COPY, None),
     ],
 )
 def test_an_early_launch_waits_for_what_the_kernel_in_front_writes(
-    contracts: dict[str, Contract], images: CompileCache, before: str, code: str | None
+    contracts: dict[str, Contract], images: CompileCache, first: str, then: str, code: str | None
 ) -> None:
     wait = 'asm volatile("griddepcontrol.wait;" : : : "memory");'
-    body = before.replace("WAIT", wait) + "\nfor (int i = threadIdx.x; i < num_tokens * hidden_size; i += 64) "
-    body += "out[i] = x[i];"
+    body = f"{first.replace('WAIT', wait)}\n{then}"
     verdict = judged(contracts["residual_rmsnorm"], images, body, GateName.INTERFACE, dependent=True)
     failed = verdict.failed_gate
     assert (failed.findings[0].code if failed else None) == code

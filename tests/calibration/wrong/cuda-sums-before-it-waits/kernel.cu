@@ -1,6 +1,6 @@
 // Contract: residual_rmsnorm, cuda.
-// Idea: a block owns a row and is launched while the kernel in front of it ends.
-// Wrong: a dependent launch without griddepcontrol.wait; what it reads may not be there yet.
+// Idea: a block owns a row and is launched while the kernel in front of it ends; only what it writes comes after the wait.
+// Wrong: the squares are summed before it, of a row that may not be there yet.
 
 constexpr int VEC = 16 / sizeof(T);  // elements in a 16-byte load
 struct alignas(16) Pack {
@@ -24,6 +24,15 @@ __device__ float block_sum(float value) {
   return total;
 }
 
+// A piece of the row with what is added to it, rounded.
+__device__ __forceinline__ Pack added(const T* x, const T* residual, size_t at) {
+  Pack sum = load(x + at);
+  if constexpr (has_residual) {
+    for (int j = 0; j < VEC; ++j) sum.v[j] = T(float(sum.v[j]) + float(residual[at + j]));
+  }
+  return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(256) residual_rmsnorm(
     const T* __restrict__ x,
     T* __restrict__ residual,
@@ -35,20 +44,16 @@ extern "C" __global__ void __launch_bounds__(256) residual_rmsnorm(
   const size_t row = size_t(blockIdx.x) * hidden_size;
   float squares = 0.0f;
   for (int i = threadIdx.x * VEC; i < hidden_size; i += THREADS * VEC) {
-    Pack sum = load(x + row + i);
-    if constexpr (has_residual) {
-      const Pack old = load(residual + row + i);
-      for (int j = 0; j < VEC; ++j) sum.v[j] = T(float(sum.v[j]) + float(old.v[j]));
-      *reinterpret_cast<Pack*>(residual + row + i) = sum;
-    }
+    const Pack sum = added(x, residual, row + i);
     float part = 0.0f;
     for (int j = 0; j < VEC; ++j) part += float(sum.v[j]) * float(sum.v[j]);
     squares += part;
   }
   const float r = float(1.0 / sqrt(double(block_sum(squares)) / hidden_size + eps));
-  const T* sums = has_residual ? residual : x;
+  asm volatile("griddepcontrol.wait;" : : : "memory");
   for (int i = threadIdx.x * VEC; i < hidden_size; i += THREADS * VEC) {
-    const Pack sum = load(sums + row + i), gamma = load(weight + i);
+    const Pack sum = added(x, residual, row + i), gamma = load(weight + i);
+    if constexpr (has_residual) *reinterpret_cast<Pack*>(residual + row + i) = sum;
     Pack result;
     for (int j = 0; j < VEC; ++j) result.v[j] = T(float(T(float(sum.v[j]) * r)) * float(gamma.v[j]));
     *reinterpret_cast<Pack*>(out + row + i) = result;
