@@ -89,7 +89,11 @@ def test_compute_sanitizer_finds_it(contracts: dict[str, Contract], images: Comp
 @pytest.mark.parametrize(
     ("first", "then", "code"),
     [
-        ("const float early = x[threadIdx.x]; WAIT", f"{COPY} out[threadIdx.x] = early;", "read-early"),
+        (
+            "const float early = *const_cast<const volatile float*>(x + threadIdx.x); WAIT",
+            f"{COPY} out[threadIdx.x] = early;",
+            "read-early",
+        ),
         ("", COPY, "written-early"),
         ("out[threadIdx.x] = 0.0f; WAIT", COPY, "written-early"),
         ("volatile float gamma = weight[threadIdx.x]; WAIT", COPY, None),
