@@ -79,6 +79,8 @@ def test_hard_boundaries_share_a_region_with_nothing_a_kernel_may_compute(graph:
 @given(graph=graphs())
 def test_products_of_matrices_stay_alone(graph: Graph):
     for region in regions_of(graph).regions:
+        if region.blocked is not None:
+            continue  # a piece that the framework computes, products and all
         products = [node for node in region.nodes if graph.node(node).target == "aten.linear"]
         assert len(products) <= 1
         if products:
