@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kb.contract import Contract, Dim, DimKind, Role, Tensor
+from kb.contract import Contract, Dim, DimKind, Early, Role, Tensor
 from kb.dtype import Target
 from kb.principle import Kind, Principle, Status
 from kb.signature import signature
@@ -96,12 +96,20 @@ def _parts(content: Content, c: Contract) -> Iterator[str]:
         )
 
 
+_EARLY = {
+    Early.ALL: "A dependent launch may read it before its wait.",
+    Early.ALL_BUT_NEWEST: "A dependent launch may read all but each sequence's last position before its wait.",
+}
+
+
 def _tensor(t: Tensor) -> tuple[str, ...]:
     notes = [text.inline(t.doc)]
     if t.present_when is not None:
         notes.append(f"Null unless {text.code(t.present_when)}.")
     if t.writes is not None:
         notes.append(f"Writes {text.inline(t.writes)}.")
+    if t.early is not None:
+        notes.append(_EARLY[t.early])
     shape = text.code("[" + ", ".join(str(e) for e in t.shape) + "]")
     joined = " ".join(n if n.endswith(".") else f"{n}." for n in notes)
     return (text.code(t.name), _ROLES[t.role], shape, t.dtype.value, f"{t.align} bytes", joined)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import os
 import re
@@ -59,6 +60,11 @@ def test_the_landing_page_shows_every_step_of_the_record(shipped_site: Path):
         [share] = (value for name, value in row.items() if name.startswith("share of the floor"))
         assert f"{float(row['ms a token']):.3g} ms, {share}" in landing
         assert row["rung"] in landing
+
+
+def test_a_contract_says_what_may_be_read_early(shipped_site: Path):
+    text = page(shipped_site, "contracts/paged_decode_attention.html")
+    assert "A dependent launch may read all but each sequence's last position before its wait." in html.unescape(text)
 
 
 def test_a_shipped_page_tells_its_history_from_git(shipped_site: Path):
