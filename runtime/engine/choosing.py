@@ -9,8 +9,9 @@ library call, and is then a little slower than its rivals. So the fastest at its
 takes at most MU times its step *qualifies*. Then every site is looked at again among those that qualified, in the
 fastest of three steps: the one just chosen, the one with the best admitted kernel wherever one qualified, and the one
 with the kernel that is fastest alone. A kernel that leaves room for its successor pays only together with a successor
-that uses it, so on a GPU neighbours are then looked at in pairs. Last, the step as chosen must not be slower than the
-library's.
+that uses it, so on a GPU neighbours are then looked at in pairs. Both looks are repeated until no choice changes, for
+what is fastest at one site depends on what was chosen at the others. Attention is also timed at a longer context: what
+is fastest at a short one may stream a long one badly. Last, the step as chosen must not be slower than the library's.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ MU = 1.04
 _LATER_LOOK = 0.5
 # What is tried of a site beside its neighbour's: so many of those with the shortest steps, and the fastest alone.
 _BEST_BESIDE = 2
+# Looks after the first: until no choice changes, and no more than so many.
+_LOOKS = 3
+# Operations whose time grows with the context; they are also timed at one so many times as long.
+_GROWING = frozenset({"paged_decode_attention"})
+_LONGER = 8
 EFFORT = Effort(relative_error=0.002, min_rounds=7, max_rounds=60, seconds=1.5)
 
 Candidates = Callable[[Site], Sequence[Implementation]]
@@ -50,7 +56,8 @@ class Trial:
     """One implementation tried at one site. Times are of the whole step, in microseconds, from one run.
 
     ``rival_us``: the step with the library at this site, or, where a second look decided, with the fastest other one.
-    ``failure`` says why it could not run or was wrong; the times are then None.
+    ``longer_us``: the step at the bucket's longer context, where that was looked at. ``failure`` says why it could not
+    run or was wrong; the times are then None.
     """
 
     name: str
@@ -58,6 +65,7 @@ class Trial:
     step_us: float | None = None
     rival_us: float | None = None
     failure: str | None = None
+    longer_us: float | None = None
 
     @property
     def gain(self) -> float | None:
@@ -77,13 +85,15 @@ class SiteChoice:
 
 @dataclass(frozen=True, slots=True)
 class BucketChoice:
-    """All sites of one bucket. ``library_us`` and ``step_us``: the step before and after, interleaved in one run."""
+    """All sites of one bucket. ``library_us`` and ``step_us``: the step before and after, interleaved in one run, at
+    ``context`` tokens each. ``longer``: the other context attention was timed at, None where it was not."""
 
     bucket: int
     context: int
     library_us: float
     step_us: float
     sites: tuple[SiteChoice, ...] = field(default=())
+    longer: int | None = None
 
 
 def choose_bucket(
@@ -112,11 +122,24 @@ def choose_bucket(
     picks: dict[Site, _Pick] = {}
     with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context) as length:
         looked = {site: look.first(site, picks) for site in sites}
-        look.again(looked, picks)
         if pairs is None:
             pairs = _target(executor) is Target.CUDA
-        if pairs:
-            look.pairs(looked, picks, _neighbours(program))
+        for _ in range(_LOOKS):
+            before = dict(picks)
+            look.again(looked, picks)
+            if pairs:
+                look.pairs(looked, picks, _neighbours(program))
+            if all(picks[site] is before[site] for site in sites):
+                break
+        growing = {site: look.rivals(site, seen, picks) for site, seen in looked.items() if _grows(site, seen)}
+    longer = None
+    if growing:
+        with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, _LONGER * context) as there:
+            if there > 2 * length:
+                longer = there
+                for site, times in growing.items():
+                    look.longer(site, looked[site], picks, times)
+    with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context):
         arms = {"library": Arm((look.program({}).run,)), "chosen": Arm((look.program(picks).run,))}
         timings = time_interleaved(arms, look.stopwatch, effort)
         if timings["chosen"].median_us > timings["library"].median_us:  # each site gained, together they lose
@@ -135,7 +158,7 @@ def choose_bucket(
         if picks[site].name == library.name:
             selection.chosen.pop(site, None)
     executor.forget_programs()
-    return BucketChoice(bucket, length, timings["library"].median_us, timings["chosen"].median_us, tuple(found))
+    return BucketChoice(bucket, length, timings["library"].median_us, timings["chosen"].median_us, tuple(found), longer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +284,25 @@ class _Look:
                 ]
                 picks[site] = both[min(times, key=lambda name: times[name])][i]
 
+    def rivals(self, site: Site, seen: _Looked, picks: Mapping[Site, _Pick]) -> dict[str, float]:
+        """Microseconds of the step with each of what qualified at ``site``, the others' choices in place."""
+        effort = replace(self.effort, seconds=self.effort.seconds * _LATER_LOOK)
+        arms = {pick.name: Arm((self.program({**picks, site: pick}).run,)) for pick in seen.qualified}
+        return self._time(arms, site, effort)
+
+    def longer(self, site: Site, seen: _Looked, picks: dict[Site, _Pick], times: Mapping[str, float]) -> None:
+        """Decide ``site`` by both contexts: ``times`` at the usual one, and the step at the one that is rehearsed now.
+        Each counts by ratio, so the least product wins."""
+        longer = self.rivals(site, seen, picks)
+        rivals = {name: min(t for other, t in times.items() if other != name) for name in times}
+        seen.trials = [
+            replace(t, step_us=times[t.name], rival_us=rivals[t.name], longer_us=longer[t.name])
+            if t.name in times
+            else t
+            for t in seen.trials
+        ]
+        picks[site] = min(seen.qualified, key=lambda pick: times[pick.name] * longer[pick.name])
+
     def _time(self, arms: Mapping[str, Arm], site: Site, effort: Effort) -> dict[str, float]:
         """Median microseconds of each of ``arms``, interleaved."""
         try:
@@ -269,6 +311,11 @@ class _Look:
             _require_alive(self.executor, f"one of {', '.join(arms)}", site, error)
             raise
         return {name: timing.median_us for name, timing in timings.items()}
+
+
+def _grows(site: Site, seen: _Looked) -> bool:
+    """Whether the context decides at ``site``: more than one qualified, and their time grows with it."""
+    return site.operation in _GROWING and len(seen.qualified) > 1
 
 
 def _kernel(seen: _Looked) -> _Pick | None:

@@ -33,7 +33,7 @@ from runtime.engine.splitting import SPLITTINGS
 from runtime.sites import CONTRACT_OPERATIONS, Implementation, Selection, Site
 from runtime.timing import Stopwatch
 
-FORMAT = 2
+FORMAT = 3
 DEFAULT_CONTEXT = 1024
 
 # The engine's own library path is torch; a baseline that only wraps it again is no rival.
@@ -162,7 +162,8 @@ def _read(path: Path, executor: Executor, candidates: CandidateList, bucket: int
             by_name = {c.name: c for c in candidates(site)}
             if entry["chosen"] in by_name:
                 selection.choose(site, by_name[entry["chosen"]])
-        choice = BucketChoice(bucket, data["context"], data["library_us"], data["step_us"], tuple(found))
+        times = data["library_us"], data["step_us"]
+        choice = BucketChoice(bucket, data["context"], *times, tuple(found), data["longer"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     for site, implementation in selection.chosen.items():
@@ -178,6 +179,7 @@ def _plain(choice: BucketChoice) -> dict[str, Any]:
     return {
         "bucket": choice.bucket,
         "context": choice.context,
+        "longer": choice.longer,
         "library_us": choice.library_us,
         "step_us": choice.step_us,
         "sites": sites,
@@ -196,9 +198,10 @@ def as_table(choices: Sequence[BucketChoice]) -> list[dict[str, Any]]:
                         "operation": site.site.operation,
                         "candidate": trial.name,
                         "step_us": trial.step_us,
+                        "longer_us": trial.longer_us,
                         "gain": trial.gain,
                         "chosen": trial.name == site.chosen,
-                        "why": _why(trial, site),
+                        "why": _why(trial, site, choice),
                         "digest": trial.digest,
                         "dims": dict(site.site.dims),
                     }
@@ -206,10 +209,14 @@ def as_table(choices: Sequence[BucketChoice]) -> list[dict[str, Any]]:
     return rows
 
 
-def _why(trial: Trial, site: SiteChoice) -> str:
+def _why(trial: Trial, site: SiteChoice, choice: BucketChoice) -> str:
     if trial.failure:
         return trial.failure
-    if trial.name == site.chosen:
+    chosen = trial.name == site.chosen
+    if trial.longer_us is not None:
+        at = f"{trial.longer_us:.1f} µs at {choice.longer:,} tokens"
+        return f"fastest step, both contexts together; {at}" if chosen else f"slower step, both contexts together; {at}"
+    if chosen:
         return "fastest step" if len(site.trials) > 1 else "nothing else was tried"
     gain = trial.gain
     return "slower step" if gain is None or gain * MU >= 1 else f"step more than {MU} times as long"

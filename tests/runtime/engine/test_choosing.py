@@ -22,6 +22,7 @@ from tests.runtime.engine.virtual_time import (
     QUICK,
     Chained,
     Clock,
+    Growing,
     Souring,
     Spoiling,
     Taking,
@@ -160,6 +161,41 @@ def test_neighbours_that_pay_only_together_are_found_behind_rivals_that_are_fast
     times = {t.name: t.step_us for t in at(choice, "gated_mlp_down").trials}
     assert times["paired"] == pytest.approx(choice.step_us)
     assert times["single"] == pytest.approx(choice.library_us - 3 * (20 - 5 - 5))
+
+
+def test_attention_is_chosen_by_a_longer_context_as_well(bench: Bench) -> None:
+    short = Growing(bench.clock, "short", us=4.0, each=0.1)  # of 9 tokens 4.9 µs, of 72 11.2
+    ring = Growing(bench.clock, "ring", us=5.0, each=0.01)  # 5.1 and 5.7
+    bench.offer("paged_decode_attention", short, ring)
+    choice = bench.choose()
+    assert (choice.context, choice.longer) == (9, 72)
+    assert bench.chosen == {"paged_decode_attention": "ring"}
+    trials = {t.name: t for t in at(choice, "paged_decode_attention").trials}
+    assert trials["short"].step_us == pytest.approx(STEP_US - 3 * (10 - 4.9), abs=0.1)
+    assert trials["ring"].longer_us == pytest.approx(STEP_US - 3 * (10 - 5.72), abs=0.1)
+    assert choice.step_us == pytest.approx(trials["ring"].step_us)
+
+
+def test_where_the_cache_has_no_room_for_a_longer_context_the_usual_one_decides(bench: Bench) -> None:
+    short = Growing(bench.clock, "short", us=4.0, each=0.1)
+    bench.offer("paged_decode_attention", short, Growing(bench.clock, "ring", us=4.1, each=0.1))
+    choice = bench.choose(context=100_000)
+    assert choice.longer is None
+    assert all(t.longer_us is None for t in at(choice, "paged_decode_attention").trials)
+
+
+@pytest.mark.parametrize(("looks", "found"), [(1, {"gated_mlp_up", "gated_mlp_down"}), (3, None)])
+def test_what_pays_only_beside_a_later_choice_is_found_by_looking_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, looks: int, found: set[str] | None
+) -> None:
+    ends: list[int] = []
+    costs = {"o_proj_residual_rmsnorm": (10.5, 10.5), "gated_mlp_up": (11.0, 10.0), "gated_mlp_down": (11.0, 4.0)}
+    for operation, (us, after) in costs.items():
+        bench.offer(operation, Chained(bench.clock, "chained", us, after, ends, digest=None))
+    monkeypatch.setattr("runtime.engine.choosing._LOOKS", looks)
+    choice = bench.choose()
+    assert set(bench.chosen) == (found or set(costs))
+    assert choice.library_us - choice.step_us == pytest.approx(3 * (30 - (25 if found else 24.5)))
 
 
 def test_pairs_of_neighbours_in_a_step_do_not_repeat(bench: Bench) -> None:

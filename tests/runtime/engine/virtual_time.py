@@ -84,6 +84,27 @@ class Chained:
         return run
 
 
+@dataclass(frozen=True)
+class Growing:
+    """Does what the library does in ``us`` and ``each`` for every token of the longest sequence."""
+
+    clock: Clock
+    name: str
+    us: float
+    each: float
+    digest: str | None = None
+
+    def bind(self, call: SiteCall) -> Bound:
+        """See ``Implementation.bind``."""
+        bound = Library().bind(call)
+
+        def run() -> None:
+            bound()
+            self.clock.now_ns += round(1000 * (self.us + self.each * int(call.tensor("seq_lens").max())))
+
+        return run
+
+
 @dataclass
 class Souring:
     """Does what the library does in ``us``, and from its call number ``after`` on in ``later``."""
