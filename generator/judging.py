@@ -32,7 +32,9 @@ def judge_here(
     return judge(
         candidate,
         plan.contract,
-        options=Options(timed=plan.request.dims, storages=_storages(plan), turns=default_root() / "turns"),
+        options=Options(
+            timed=plan.request.dims, storages=_storages(plan), turns=default_root() / "turns", also=plan.request.also
+        ),
         seed=seed,
         on_event=tell,
     )

@@ -17,6 +17,7 @@ from kb.dtype import DType, Target
 from kb.features import MODEL_FEATURES, TARGET_FEATURES, target_features
 from kb.manifest import BlockRef
 from kb.principle import Kind, Principle
+from runtime.device import assumed_cuda_device
 
 DEFAULT_BUDGET = 24_000
 
@@ -29,8 +30,8 @@ class RenderError(Exception):
 class Request:
     """What a prompt is for. ``dims``: shapes to tune for; ``bandwidth_gbps``: measured read bandwidth, if known.
 
-    ``kinds``: the kinds of block that are told, generator.selection.Blocks has the usual sets; fewer than all are for
-    finding out what the rest is worth.
+    ``also``: older architectures the same source must compile for. ``kinds``: the kinds of block that are told,
+    generator.selection.Blocks has the usual sets; fewer than all are for finding out what the rest is worth.
     """
 
     target: Target
@@ -42,6 +43,7 @@ class Request:
     budget: int = DEFAULT_BUDGET
     with_drafts: bool = False
     kinds: frozenset[Kind] = frozenset(Kind)
+    also: tuple[str, ...] = ()
 
 
 def render(contract: Contract, principles: Mapping[str, Principle], request: Request, history: str = "") -> Prompt:
@@ -109,7 +111,20 @@ def _head(contract: Contract, request: Request, mandates: Sequence[str]) -> str:
         "",
         *mandates,
     ]
+    role += "".join(_also(arch) for arch in request.also)
     return role + "\n" + contract_section(contract, request.target) + "\n" + "\n".join(required) + "\n"
+
+
+def _also(arch: str) -> str:
+    """What a source must look like to compile for ``arch`` as well."""
+    shared = assumed_cuda_device(arch).shared_bytes
+    return (
+        f"\nThe same source and launch plan must also compile for {arch}, where speed is not judged. What is newer "
+        "belongs between `#if __CUDA_ARCH__ >= 900` and a way without it: clusters, distributed shared memory, "
+        "transaction barriers, bulk copies and warp-group products do not exist there. Only griddepcontrol needs no "
+        "guard, it is left out. A launch can depend on it too, by `when: compute_capability >= 90` and the like; a "
+        f"block there has at most {shared} bytes of shared memory.\n"
+    )
 
 
 def _machine(request: Request) -> str:

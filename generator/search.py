@@ -333,6 +333,7 @@ def _identity(plan: Plan, provider: str) -> dict[str, Any]:
         "provider": provider,
         "seed": plan.seed.digest if plan.seed else None,
         # None for all of them, as in journals from before there was a choice.
+        **({"also": list(request.also)} if request.also else {}),
         "kinds": None if request.kinds == frozenset(Kind) else sorted(k.value for k in request.kinds),
     }
 

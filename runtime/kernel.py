@@ -31,7 +31,8 @@ from runtime.device import DeviceInfo, device_for
 from runtime.errors import LoadError
 from runtime.image import EntryResources, Image
 from runtime.launch_cpu import CpuModule
-from runtime.launch_cuda import CudaModule, check_launch
+from runtime.launch_cuda import FIRST_CLUSTER_CAPABILITY, CudaModule, check_launch
+from runtime.older import without_dependent_launch
 
 if TYPE_CHECKING:
     import torch
@@ -191,22 +192,29 @@ def full_source(
 ) -> str:
     """What the compiler reads: the contract's prelude, then the candidate with its lines counted from 1.
 
-    The headers of vector intrinsics take longer to read than the rest of a compilation, so a source without a name
-    like theirs does without them.
+    Where the device has no dependent launch, its device halves are left out. The headers of vector intrinsics take
+    longer to read than the rest of a compilation, so a source without a name like theirs does without them.
     """
     name = CUDA_SOURCE if candidate.target is Target.CUDA else CPU_SOURCE
     head = prelude(contract, candidate.target, dims, storage, device.symbols)
     if candidate.target is Target.CPU and not _LIKE_AN_INTRINSIC.search(candidate.source):
         head = head.replace(_INTRINSICS, "")
-    return f'{head}#line 1 "{name}"\n{candidate.source.rstrip()}\n'
+    source = candidate.source.rstrip()
+    if candidate.target is Target.CUDA and device.capability < FIRST_CLUSTER_CAPABILITY:
+        source = without_dependent_launch(source)
+    return f'{head}#line 1 "{name}"\n{source}\n'
 
 
 def resolve_plan(
     candidate: Candidate, dims: Mapping[str, int], device: DeviceInfo
 ) -> tuple[tuple[ResolvedLaunch, ...], int]:
-    """Launches that apply and the workspace's bytes. Raises LoadError where the plan makes no sense at these dims."""
+    """Launches that apply and the workspace's bytes. Raises LoadError where the plan makes no sense at these dims.
+
+    Besides dims and device symbols its expressions may read ``compute_capability`` (90 for sm_90, 0 on ``cpu``):
+    clusters and the like are launched in another way where there are none.
+    """
     try:
-        return resolve(candidate.plan, {**dims, **device.symbols})
+        return resolve(candidate.plan, {**dims, **device.symbols, "compute_capability": device.capability})
     except ExprError as error:
         raise LoadError(f"launch plan: {error}") from error
 

@@ -14,6 +14,7 @@ from kb.library import Library
 DIMS_HELP = "A shape to tune for, as name=value,name=value; may be repeated. Dims left out come from the sweep."
 
 
+ALSO_HELP = "An older architecture the same source must compile for, such as sm_80; may be repeated."
 BLOCKS_HELP = "Which blocks are told besides the mandates: none, decisions, or all (decisions and dead ends)."
 
 
@@ -31,6 +32,13 @@ def check_arch(target: Target, arch: str | None) -> str | None:
     if arch is None or target is Target.CPU or re.fullmatch(r"sm_[1-9][0-9]{1,2}", arch):
         return arch
     raise Failure(f"--arch {arch}: expected a compute capability such as sm_90")
+
+
+def check_also(target: Target, arch: str) -> str:
+    """``arch`` as given. Raises Failure for what is no architecture, or for ``cpu``, which has none beside its own."""
+    if target is Target.CPU:
+        raise Failure(f"--also {arch}: only for --target cuda")
+    return str(check_arch(target, arch))
 
 
 def parse_dims(text: str, contract: Contract) -> Mapping[str, int]:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from generator.cli.arguments import BLOCKS_HELP, DIMS_HELP, check_arch, parse_dims, resolve_contract
+from generator.cli.arguments import (
+    ALSO_HELP,
+    BLOCKS_HELP,
+    DIMS_HELP,
+    check_also,
+    check_arch,
+    parse_dims,
+    resolve_contract,
+)
 from generator.selection import Blocks
 from kb.cli.failure import Failure
 from kb.dtype import DType, Target
@@ -27,6 +35,7 @@ def command(
         Path | None, typer.Option(help="Folder of this search; default: .agentcompile/CONTRACT-TARGET here.")
     ] = None,
     arch: Annotated[str | None, typer.Option(help="Architecture; default: this machine's.")] = None,
+    also: Annotated[list[str] | None, typer.Option(help=ALSO_HELP)] = None,
     dims: Annotated[list[str] | None, typer.Option(help=DIMS_HELP)] = None,
     dtype: Annotated[DType, typer.Option(help="Storage dtype that is timed.")] = DType.BFLOAT16,
     feature: Annotated[list[str] | None, typer.Option(help="A feature the model has; may be repeated.")] = None,
@@ -82,6 +91,7 @@ def command(
             features=frozenset(feature) if feature else None,
             bandwidth_gbps=bandwidth,
             kinds=blocks.kinds,
+            also=tuple(check_also(target, one) for one in also or []),
         ),
         rounds=rounds or chosen.rounds,
         lanes=lanes,

@@ -9,7 +9,15 @@ from typing import Annotated
 
 import typer
 
-from generator.cli.arguments import BLOCKS_HELP, DIMS_HELP, check_arch, parse_dims, resolve_contract
+from generator.cli.arguments import (
+    ALSO_HELP,
+    BLOCKS_HELP,
+    DIMS_HELP,
+    check_also,
+    check_arch,
+    parse_dims,
+    resolve_contract,
+)
 from generator.prompt import Prompt
 from generator.render import DEFAULT_BUDGET, RenderError, Request, render
 from generator.selection import Blocks
@@ -22,6 +30,7 @@ def command(
     contract: Annotated[str, typer.Argument(help="Contract id.")],
     target: Annotated[Target, typer.Option(help="Target.")] = Target.CUDA,
     arch: Annotated[str | None, typer.Option(help="Architecture, such as sm_90 or x86_64.")] = None,
+    also: Annotated[list[str] | None, typer.Option(help=ALSO_HELP)] = None,
     dims: Annotated[list[str] | None, typer.Option(help=DIMS_HELP)] = None,
     dtype: Annotated[DType | None, typer.Option(help="Storage dtype T.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A feature the model has; may be repeated.")] = None,
@@ -47,6 +56,7 @@ def command(
         budget=budget,
         with_drafts=drafts,
         kinds=blocks.kinds,
+        also=tuple(check_also(target, one) for one in also or []),
     )
     prompt = _render(loaded, contract, request)
     if diff is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from generator.cli.arguments import check_arch
+from generator.cli.arguments import check_also, check_arch
 from kb.cli.failure import Failure
 from kb.dtype import Target
 
@@ -20,3 +20,11 @@ def test_an_architecture_that_is_none_is_refused(arch: str) -> None:
 )
 def test_what_names_one_or_leaves_it_open_is_taken(target: Target, arch: str | None) -> None:
     assert check_arch(target, arch) == arch
+
+
+def test_another_architecture_to_compile_for_is_one_of_a_gpu() -> None:
+    assert check_also(Target.CUDA, "sm_80") == "sm_80"
+    with pytest.raises(Failure, match="--also sm_80: only for --target cuda"):
+        check_also(Target.CPU, "sm_80")
+    with pytest.raises(Failure, match="--arch newer: expected a compute capability"):
+        check_also(Target.CUDA, "newer")

@@ -116,3 +116,12 @@ def test_the_bandwidth_floor_is_the_contracts_bytes_over_the_bandwidth() -> None
 def test_token_counts_grow_with_the_text() -> None:
     assert count_tokens("") == 0
     assert count_tokens("a short line") < count_tokens("a short line and a longer one")
+
+
+def test_an_older_architecture_is_asked_for_in_words_and_only_where_it_is_wanted() -> None:
+    contract = LIBRARY.contracts["rope"]
+    plain = render(contract, LIBRARY.principles, request(Target.CUDA)).text
+    both = render(contract, LIBRARY.principles, request(Target.CUDA, also=("sm_80",))).text
+    assert "must also compile for" not in plain
+    assert "must also compile for sm_80" in both
+    assert "at most 166912 bytes of shared memory" in both

@@ -14,7 +14,7 @@ from kb.contract import Contract
 from kb.dtype import DType, Target
 from kb.manifest import Finding, GateName, GateResult
 from runtime.compile_cache import CompileCache
-from runtime.device import DeviceInfo
+from runtime.device import DeviceInfo, assumed_cuda_device
 from runtime.errors import CompileError, LoadError
 from runtime.kernel import Compiled, compile_candidate
 from validator.gates.context import Context, describe, passed_or_failed
@@ -28,7 +28,8 @@ _MOST = 20
 class CompileGate:
     """The first image alone, so that a source that does not compile says so once; then the rest, side by side.
 
-    Quick judgements compile the first only; the others when they are needed.
+    Quick judgements compile the first only; the others when they are needed. Where the options name older
+    architectures, the first shape and those that are timed must compile for them as well.
     """
 
     name: ClassVar[GateName] = GateName.COMPILE
@@ -47,6 +48,7 @@ class CompileGate:
                     images.append(compiled)
                     context.progress(self.name, describe(shape, storage), done / len(pairs))
                     findings += _image_findings(context, compiled)
+            findings += [f for arch in context.options.also if (f := _elsewhere(context, arch)) is not None]
         except CompileError as error:
             return passed_or_failed(self.name, _compiler_findings(error))
         except LoadError as error:
@@ -60,6 +62,8 @@ class CompileGate:
             "warnings": [str(m) for m in first.image.messages][:_MOST],
             "seconds": round(time.monotonic() - started, 3),
         }
+        if context.options.also:
+            details["also"] = list(context.options.also)
         spilled = {
             name: r for name, r in details["resources"].items() if r["spill_store_bytes"] or r["spill_load_bytes"]
         }
@@ -115,6 +119,23 @@ def _result(outcome: Compiled | tuple[str, Any]) -> Compiled:
         return outcome
     kind, content = outcome
     raise CompileError(*content) if kind == "compile" else LoadError(content)
+
+
+def _elsewhere(context: Context, arch: str) -> Finding | None:
+    """What is wrong with the candidate on another architecture, at its first shape and those it is timed at."""
+    shape, storage = context.pairs()[0]
+    timed = context.options.timed or context.contract.sweep.performance[:1]
+    device = assumed_cuda_device(arch)
+    try:
+        for dims in (shape.dims, *timed):
+            compile_candidate(context.candidate, context.contract, dims, storage, cache=context.cache, device=device)
+    except CompileError as error:
+        told = next(iter(error.errors), None)
+        text = f"{told.text[:300]}" if told is not None else error.log.strip()[-600:] or str(error)
+        return Finding(code="not-portable", message=f"{arch}: {text}", line=told.line if told is not None else None)
+    except LoadError as error:
+        return Finding(code="not-portable", message=f"{arch}: {error}")
+    return None
 
 
 def _compiler_findings(error: CompileError) -> list[Finding]:

@@ -33,7 +33,7 @@ class Options:
     long all of it may. ``at`` holds the compile-time dims: everything is tried and timed at them, over the run-time
     dims of the sweep, and acceptance is for them alone. ``turns`` is the folder of locks by which judgements of several
     processes share a device: they check side by side and measure one at a time; None: this process takes the device to
-    be its own.
+    be its own. ``also``: older architectures the candidate must compile for.
     """
 
     gates: tuple[GateName, ...] = tuple(GateName)
@@ -49,6 +49,7 @@ class Options:
     timing_seconds: float = 4.0
     compile_jobs: int = 0
     turns: Path | None = None
+    also: tuple[str, ...] = ()
 
     def whole(self, contract: Contract) -> bool:
         """Whether the trial covers all a contract asks for (at the dims that are held), so that it may accept."""
