@@ -77,7 +77,7 @@ def ladder_chart(content: Content) -> str:
         took = float(row["ms a token"])
         [percent] = (value for name, value in row.items() if name.startswith("share of the floor"))
         share = float(percent.removesuffix("%").strip()) / 100
-        groups.append(Group(row["rung"], (Bar(share, f"{took:.3g} ms, {percent}"),)))
+        groups.append(Group(row["rung"], (Bar(share, f"{took:#.3g} ms, {percent}"),)))
     title = (
         "Time a token of Qwen3-4B at batch 1, and its share of what the read bandwidth allows (dashed), one NVIDIA H200"
     )
