@@ -58,7 +58,7 @@ def test_the_landing_page_shows_every_step_of_the_record(shipped_site: Path):
     assert len(rows) >= 5
     for row in rows:
         [share] = (value for name, value in row.items() if name.startswith("share of the floor"))
-        assert f"{float(row['ms a token']):.3g} ms, {share}" in landing
+        assert f"{float(row['ms a token']):#.3g} ms, {share}" in landing
         assert row["rung"] in landing
 
 
