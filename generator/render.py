@@ -14,10 +14,9 @@ from kb.condition import Situation
 from kb.contract import Contract
 from kb.digest import meaning_digest
 from kb.dtype import DType, Target
-from kb.features import MODEL_FEATURES, TARGET_FEATURES, target_features
+from kb.features import MODEL_FEATURES, TARGET_FEATURES, block_shared_bytes, target_features
 from kb.manifest import BlockRef
 from kb.principle import Kind, Principle
-from runtime.device import assumed_cuda_device
 
 DEFAULT_BUDGET = 24_000
 
@@ -117,7 +116,7 @@ def _head(contract: Contract, request: Request, mandates: Sequence[str]) -> str:
 
 def _also(arch: str) -> str:
     """What a source must look like to compile for ``arch`` as well."""
-    shared = assumed_cuda_device(arch).shared_bytes
+    shared = block_shared_bytes(int(arch.removeprefix("sm_")))
     return (
         f"\nThe same source and launch plan must also compile for {arch}, where speed is not judged. What is newer "
         "belongs between `#if __CUDA_ARCH__ >= 900` and a way without it: clusters, distributed shared memory, "

@@ -53,6 +53,16 @@ _AMPERE = ("tensor_cores", "async_copy")
 _HOPPER = (*_AMPERE, "programmatic_dependent_launch", "clusters", "bulk_copy")
 
 
+# Bytes of shared memory a block may have at most, by compute capability (CUDA C++ programming guide, "Technical
+# specifications per compute capability").
+_SHARED_BYTES = {80: 166_912, 86: 101_376, 87: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 103: 232_448}
+
+
+def block_shared_bytes(capability: int) -> int:
+    """Most shared memory of a block on compute capability ``capability`` (90 for sm_90), in bytes."""
+    return _SHARED_BYTES.get(capability, 101_376)
+
+
 def target_features(target: Target, arch: str) -> frozenset[str]:
     """What ``arch`` alone implies, for a situation that is known by its architecture.
 

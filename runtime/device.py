@@ -12,12 +12,11 @@ from pathlib import Path
 
 from kb.contract import DEVICE_SYMBOLS
 from kb.dtype import Target
+from kb.features import block_shared_bytes
 from runtime.clocks import driver_version
 from runtime.errors import MissingToolError
 
-# Bytes of shared memory a block may use at most, by compute capability (CUDA C++ programming guide, "Technical
-# specifications per compute capability"); multiprocessors of that architecture's usual data-centre part.
-_SHARED_BYTES = {80: 166_912, 86: 101_376, 87: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 103: 232_448}
+# Multiprocessors of an architecture's usual data-centre part, by compute capability.
 _TYPICAL_SMS = {80: 108, 86: 84, 87: 16, 89: 142, 90: 132, 100: 148, 103: 160, 120: 188, 121: 48}
 
 
@@ -91,7 +90,7 @@ def _cuda_device(index: int) -> DeviceInfo:
         num_sms=found.multi_processor_count,
         cache_bytes=int(getattr(found, "L2_cache_size", 0)) or 50 << 20,
         memory_bytes=found.total_memory,
-        shared_bytes=int(getattr(found, "shared_memory_per_block_optin", 0)) or _SHARED_BYTES.get(capability, 101_376),
+        shared_bytes=int(getattr(found, "shared_memory_per_block_optin", 0)) or block_shared_bytes(capability),
         index=index,
         driver=driver_version(),
         uuid=str(getattr(found, "uuid", "")),
@@ -114,7 +113,7 @@ def assumed_cuda_device(arch: str, num_sms: int | None = None) -> DeviceInfo:
         num_sms=num_sms or _TYPICAL_SMS.get(capability, 100),
         cache_bytes=50 << 20,
         memory_bytes=0,
-        shared_bytes=_SHARED_BYTES.get(capability, 101_376),
+        shared_bytes=block_shared_bytes(capability),
     )
 
 

@@ -67,7 +67,7 @@ def test_an_error_points_at_the_candidates_own_line(images: CompileCache) -> Non
 
 
 def test_an_instruction_the_architecture_lacks_is_an_error_of_ptxas(images: CompileCache) -> None:
-    source = f'extern "C" __global__ void rows{ARGUMENTS} {{ asm volatile("griddepcontrol.wait;"); }}\n'
+    source = f'extern "C" __global__ void rows{ARGUMENTS} {{ asm volatile("barrier.cluster.arrive.aligned;"); }}\n'
     compile_norm(source, images, "sm_90")
     with pytest.raises(CompileError) as caught:
         compile_norm(source, images, "sm_80")
