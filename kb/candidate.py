@@ -97,10 +97,10 @@ class ResolvedLaunch(BaseModel):
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    shared_bytes: int
-    cluster: tuple[int, int, int]
-    cooperative: bool
-    programmatic_dependent: bool
+    shared_bytes: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
+    programmatic_dependent: bool = False
 
 
 def resolve(plan: LaunchPlan, env: Mapping[str, int]) -> tuple[tuple[ResolvedLaunch, ...], int]:

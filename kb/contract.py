@@ -57,7 +57,6 @@ class Early(StrEnum):
 
     ALL = "all"
     ALL_BUT_NEWEST = "all_but_newest"
-    NONE = "none"
 
 
 # A tensor of the storage type with one of these in its shape holds what a step computes: its rows, or a paged cache.
@@ -89,13 +88,14 @@ class Tensor(BaseModel):
     )
 
     @property
-    def ready(self) -> Early:
-        """What is there early, as declared or by default: a tensor that is written, or of type T with rows of the step
-        or blocks of a cache, may come from the kernel in front; weights, tables and indices are there before a step."""
+    def ready(self) -> Early | None:
+        """What is there early, as declared or by default; None for nothing. A tensor that is written, or of type T with
+        rows of the step or blocks of a cache, may come from the kernel in front; weights, tables and indices are there
+        before a step."""
         if self.early is not None:
             return self.early
         computed = any(expr.names & STEP_DIMS for expr in self.shape) and self.dtype.value == "T"
-        return Early.NONE if self.role is not Role.IN or computed else Early.ALL
+        return None if self.role is not Role.IN or computed else Early.ALL
 
 
 class Scalar(BaseModel):
@@ -225,8 +225,6 @@ class Contract(BaseModel):
         for tensor in self.tensors:
             if tensor.early is Early.ALL_BUT_NEWEST and not {"block_table", "seq_lens"} <= set(names):
                 raise ValueError(f"tensors.{tensor.name}.early: newest positions need 'block_table' and 'seq_lens'")
-            if tensor.early is Early.NONE:
-                raise ValueError(f"tensors.{tensor.name}.early: a permission that is not given is left out, not 'none'")
             if tensor.early is not None and tensor.role is not Role.IN:
                 raise ValueError(f"tensors.{tensor.name}.early: only an 'in' tensor can say so; this one is written")
         for where, expr in self._expressions():

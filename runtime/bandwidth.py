@@ -128,15 +128,7 @@ def _reader_values(data: torch.Tensor, sink: torch.Tensor, bytes_a_load: int) ->
 
 
 def _launch(grid: tuple[int, int, int], block: tuple[int, int, int]) -> ResolvedLaunch:
-    return ResolvedLaunch(
-        entry="stream_read",
-        grid=grid,
-        block=block,
-        shared_bytes=0,
-        cluster=(1, 1, 1),
-        cooperative=False,
-        programmatic_dependent=False,
-    )
+    return ResolvedLaunch(entry="stream_read", grid=grid, block=block)
 
 
 def _event_us(call: Callable[[], object]) -> float:

@@ -171,15 +171,14 @@ class StepProfile:
         start = time.perf_counter()
         cache = Path(arguments.selections) / "profile"
         buckets = arguments.buckets
-        executor, chosen_by = self.engine.executor, self.candidates
         choices = select(
-            executor,
+            self.engine.executor,
             library_root(),
             store=None,
             buckets=buckets,
             context=arguments.context,
             cache=cache,
-            candidates=chosen_by,
+            candidates=self.candidates,
         )
         for choice in choices:
             names = ", ".join(f"{s.site.operation} {s.chosen}" for s in choice.sites)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kb.cli.failure import Failure
 from kb.contract import Contract, DimKind
@@ -29,16 +29,23 @@ def resolve_contract(library: Library, contract: str) -> Contract:
 
 def check_arch(target: Target, arch: str | None) -> str | None:
     """``arch`` as given, or None. Raises Failure for what names no architecture of ``target``."""
-    if arch is None or target is Target.CPU or re.fullmatch(r"sm_[1-9][0-9]{1,2}", arch):
-        return arch
-    raise Failure(f"--arch {arch}: expected a compute capability such as sm_90")
+    if arch is not None and target is Target.CUDA:
+        _require_capability("--arch", arch)
+    return arch
 
 
-def check_also(target: Target, arch: str) -> str:
-    """``arch`` as given. Raises Failure for what is no architecture, or for ``cpu``, which has none beside its own."""
-    if target is Target.CPU:
-        raise Failure(f"--also {arch}: only for --target cuda")
-    return str(check_arch(target, arch))
+def check_also(target: Target, archs: Sequence[str] | None) -> tuple[str, ...]:
+    """``archs`` as given. Raises Failure for what is no architecture, and on ``cpu``, which has none beside its own."""
+    for arch in archs or ():
+        if target is Target.CPU:
+            raise Failure(f"--also {arch}: only for --target cuda")
+        _require_capability("--also", arch)
+    return tuple(archs or ())
+
+
+def _require_capability(option: str, arch: str) -> None:
+    if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", arch):
+        raise Failure(f"{option} {arch}: expected a compute capability such as sm_90")
 
 
 def parse_dims(text: str, contract: Contract) -> Mapping[str, int]:

@@ -91,7 +91,7 @@ def command(
             features=frozenset(feature) if feature else None,
             bandwidth_gbps=bandwidth,
             kinds=blocks.kinds,
-            also=tuple(check_also(target, one) for one in also or []),
+            also=check_also(target, also),
         ),
         rounds=rounds or chosen.rounds,
         lanes=lanes,

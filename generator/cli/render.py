@@ -56,7 +56,7 @@ def command(
         budget=budget,
         with_drafts=drafts,
         kinds=blocks.kinds,
-        also=tuple(check_also(target, one) for one in also or []),
+        also=check_also(target, also),
     )
     prompt = _render(loaded, contract, request)
     if diff is not None:

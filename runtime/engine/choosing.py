@@ -131,15 +131,14 @@ def choose_bucket(
                 look.pairs(looked, picks, _neighbours(program))
             if all(picks[site] is before[site] for site in sites):
                 break
-        growing = {site: look.rivals(site, seen, picks) for site, seen in looked.items() if _grows(site, seen)}
-    longer = None
-    if growing:
-        with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, _LONGER * context) as there:
-            if there > 2 * length:
-                longer = there
-                for site, times in growing.items():
-                    look.longer(site, looked[site], picks, times)
+    growing = [site for site, seen in looked.items() if site.operation in _GROWING and len(seen.qualified) > 1]
+    far: dict[Site, dict[str, float]] = {}
+    with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, _LONGER * context) as longer:
+        if longer > 2 * length:
+            far = {site: look.rivals(site, looked[site], picks) for site in growing}
     with torch.inference_mode(), rehearsal(program.buffers, executor.decoder.pool, context):
+        for site, times in far.items():
+            look.by_both(site, looked[site], picks, times)
         arms = {"library": Arm((look.program({}).run,)), "chosen": Arm((look.program(picks).run,))}
         timings = time_interleaved(arms, look.stopwatch, effort)
         if timings["chosen"].median_us > timings["library"].median_us:  # each site gained, together they lose
@@ -158,7 +157,9 @@ def choose_bucket(
         if picks[site].name == library.name:
             selection.chosen.pop(site, None)
     executor.forget_programs()
-    return BucketChoice(bucket, length, timings["library"].median_us, timings["chosen"].median_us, tuple(found), longer)
+    return BucketChoice(
+        bucket, length, timings["library"].median_us, timings["chosen"].median_us, tuple(found), longer if far else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,18 +291,16 @@ class _Look:
         arms = {pick.name: Arm((self.program({**picks, site: pick}).run,)) for pick in seen.qualified}
         return self._time(arms, site, effort)
 
-    def longer(self, site: Site, seen: _Looked, picks: dict[Site, _Pick], times: Mapping[str, float]) -> None:
-        """Decide ``site`` by both contexts: ``times`` at the usual one, and the step at the one that is rehearsed now.
+    def by_both(self, site: Site, seen: _Looked, picks: dict[Site, _Pick], far: Mapping[str, float]) -> None:
+        """Decide ``site`` by the step at the context that is rehearsed now and ``far``, its times at the longer one.
         Each counts by ratio, so the least product wins."""
-        longer = self.rivals(site, seen, picks)
+        times = self.rivals(site, seen, picks)
         rivals = {name: min(t for other, t in times.items() if other != name) for name in times}
         seen.trials = [
-            replace(t, step_us=times[t.name], rival_us=rivals[t.name], longer_us=longer[t.name])
-            if t.name in times
-            else t
+            replace(t, step_us=times[t.name], rival_us=rivals[t.name], longer_us=far[t.name]) if t.name in times else t
             for t in seen.trials
         ]
-        picks[site] = min(seen.qualified, key=lambda pick: times[pick.name] * longer[pick.name])
+        picks[site] = min(seen.qualified, key=lambda pick: times[pick.name] * far[pick.name])
 
     def _time(self, arms: Mapping[str, Arm], site: Site, effort: Effort) -> dict[str, float]:
         """Median microseconds of each of ``arms``, interleaved."""
@@ -311,11 +310,6 @@ class _Look:
             _require_alive(self.executor, f"one of {', '.join(arms)}", site, error)
             raise
         return {name: timing.median_us for name, timing in timings.items()}
-
-
-def _grows(site: Site, seen: _Looked) -> bool:
-    """Whether the context decides at ``site``: more than one qualified, and their time grows with it."""
-    return site.operation in _GROWING and len(seen.qualified) > 1
 
 
 def _kernel(seen: _Looked) -> _Pick | None:

@@ -162,8 +162,9 @@ def _read(path: Path, executor: Executor, candidates: CandidateList, bucket: int
             by_name = {c.name: c for c in candidates(site)}
             if entry["chosen"] in by_name:
                 selection.choose(site, by_name[entry["chosen"]])
-        times = data["library_us"], data["step_us"]
-        choice = BucketChoice(bucket, data["context"], *times, tuple(found), data["longer"])
+        choice = BucketChoice(
+            bucket, data["context"], data["library_us"], data["step_us"], tuple(found), data["longer"]
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     for site, implementation in selection.chosen.items():

@@ -23,8 +23,9 @@ def test_what_names_one_or_leaves_it_open_is_taken(target: Target, arch: str | N
 
 
 def test_another_architecture_to_compile_for_is_one_of_a_gpu() -> None:
-    assert check_also(Target.CUDA, "sm_80") == "sm_80"
+    assert check_also(Target.CUDA, ["sm_80", "sm_86"]) == ("sm_80", "sm_86")
+    assert check_also(Target.CPU, None) == ()
     with pytest.raises(Failure, match="--also sm_80: only for --target cuda"):
-        check_also(Target.CPU, "sm_80")
-    with pytest.raises(Failure, match="--arch newer: expected a compute capability"):
-        check_also(Target.CUDA, "newer")
+        check_also(Target.CPU, ["sm_80"])
+    with pytest.raises(Failure, match="--also newer: expected a compute capability"):
+        check_also(Target.CUDA, ["sm_80", "newer"])

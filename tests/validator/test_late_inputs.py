@@ -64,27 +64,19 @@ def test_the_newest_position_is_the_last_token_of_its_block() -> None:
 
 def test_by_default_rows_of_the_step_come_late_and_the_rest_is_there(contracts: dict[str, Contract]) -> None:
     ready = {f"{c.id}.{t.name}": t.ready for c in contracts.values() for t in c.tensors}
-    assert ready["gated_mlp_down.x"] is Early.NONE
-    assert ready["gated_mlp_down.residual"] is Early.NONE
+    assert ready["gated_mlp_down.x"] is None
+    assert ready["gated_mlp_down.residual"] is None
     assert ready["gated_mlp_down.w_down"] is Early.ALL
     assert ready["attention_prelude.positions"] is Early.ALL
-    assert ready["attention_prelude.k_cache"] is Early.NONE  # written
+    assert ready["attention_prelude.k_cache"] is None  # written
     assert ready["paged_decode_attention.k_cache"] is Early.ALL_BUT_NEWEST  # the contract permits it
-    assert ready["encoder_attention.qkv"] is Early.NONE
+    assert ready["encoder_attention.qkv"] is None
 
 
 @pytest.mark.parametrize(("first", "second", "early"), [(True, False, True), (False, True, False)])
 def test_only_the_first_launch_meets_the_kernel_in_front(first: bool, second: bool, early: bool) -> None:
     launches = [
-        ResolvedLaunch(
-            entry="e",
-            grid=(1, 1, 1),
-            block=(32, 1, 1),
-            shared_bytes=0,
-            cluster=(1, 1, 1),
-            cooperative=False,
-            programmatic_dependent=dependent,
-        )
+        ResolvedLaunch(entry="e", grid=(1, 1, 1), block=(32, 1, 1), programmatic_dependent=dependent)
         for dependent in (first, second)
     ]
     assert starts_early(launches) is early
@@ -98,13 +90,13 @@ def test_what_has_not_arrived_is_nan_in_every_type() -> None:
 
 def test_a_paged_cache_comes_late_unless_the_contract_permits_more(contracts: dict[str, Contract]) -> None:
     cache = contracts["paged_decode_attention"].tensor("k_cache")
-    assert cache.model_copy(update={"early": None}).ready is Early.NONE
+    assert cache.model_copy(update={"early": None}).ready is None
 
 
 @pytest.mark.parametrize(
     ("name", "early", "message"),
     [
-        ("x", "none", "tensors.x.early: a permission that is not given is left out, not 'none'"),
+        ("x", "none", "Input should be 'all' or 'all_but_newest'"),
         ("residual", "all", "tensors.residual.early: only an 'in' tensor can say so"),
         ("x", "all_but_newest", "tensors.x.early: newest positions need 'block_table' and 'seq_lens'"),
     ],

@@ -14,15 +14,7 @@ DEVICE = assumed_cuda_device("sm_90")
 
 
 def launch(entry: str, threads: int, shared: int = 0) -> ResolvedLaunch:
-    return ResolvedLaunch(
-        entry=entry,
-        grid=(7, 1, 1),
-        block=(threads, 1, 1),
-        shared_bytes=shared,
-        cluster=(1, 1, 1),
-        cooperative=False,
-        programmatic_dependent=False,
-    )
+    return ResolvedLaunch(entry=entry, grid=(7, 1, 1), block=(threads, 1, 1), shared_bytes=shared)
 
 
 def test_all_of_the_memory_is_filled_and_then_blocks_like_the_kernels_own() -> None:

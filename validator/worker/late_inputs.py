@@ -6,7 +6,7 @@ will read. Called alone it finds everything there, and a missing wait shows nowh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kb.candidate import ResolvedLaunch
@@ -17,6 +17,7 @@ from runtime.device import DeviceInfo
 from runtime.image import Image
 from validator.arena import Layout, Slot
 from validator.inputs import CallInputs
+from validator.worker.shared_memory import NAN_WORD
 
 ENTRY = "late"
 # Long after the launch behind it has arrived and its early part has run, in cycles: some 0.2 ms.
@@ -40,8 +41,8 @@ extern "C" __global__ void {ENTRY}(
   }}
 }}
 """
-# NaN in every floating-point type, as what has not arrived.
-POISON = 0xA5, 0x7F
+# What lies where something has not arrived, byte by byte.
+POISON = tuple(NAN_WORD.to_bytes(2, "little"))
 
 Span = tuple[int, int]
 
@@ -74,7 +75,8 @@ def late_inputs(
         if tensor.role is not Role.OUT:
             late += _late_spans(tensor.ready, slot, inputs)
     image = compile_cuda(SOURCE, device.arch, cache)
-    return LateInputs(image, (_launch(),), device, tuple(late), tuple(watched))
+    launch = ResolvedLaunch(entry=ENTRY, grid=(1, 1, 1), block=(_THREADS, 1, 1))
+    return LateInputs(image, (launch,), device, tuple(late), tuple(watched))
 
 
 def starts_early(launches: Sequence[ResolvedLaunch]) -> bool:
@@ -90,27 +92,15 @@ def newest_positions(inputs: CallInputs, block_size: int) -> list[int]:
     table, lengths = inputs.tensors["block_table"], inputs.tensors["seq_lens"]
     assert table is not None
     assert lengths is not None
-    rows: Mapping[int, int] = {row: int(length) - 1 for row, length in enumerate(lengths.tolist())}
-    return [int(table[row, last // block_size]) * block_size + last % block_size for row, last in rows.items()]
+    places = [(row, *divmod(length - 1, block_size)) for row, length in enumerate(lengths.tolist())]
+    return [int(table[row, block]) * block_size + place for row, block, place in places]
 
 
-def _late_spans(ready: Early, slot: Slot, inputs: CallInputs) -> list[Span]:
+def _late_spans(ready: Early | None, slot: Slot, inputs: CallInputs) -> list[Span]:
     if ready is Early.ALL:
         return []
-    if ready is Early.NONE:
+    if ready is None:
         return [(slot.offset, slot.nbytes)]
     blocks, block_size = slot.shape[:2]
     each = slot.nbytes // (blocks * block_size)
     return [(slot.offset + position * each, each) for position in sorted(set(newest_positions(inputs, block_size)))]
-
-
-def _launch() -> ResolvedLaunch:
-    return ResolvedLaunch(
-        entry=ENTRY,
-        grid=(1, 1, 1),
-        block=(_THREADS, 1, 1),
-        shared_bytes=0,
-        cluster=(1, 1, 1),
-        cooperative=False,
-        programmatic_dependent=False,
-    )

@@ -16,13 +16,14 @@ from runtime.device import DeviceInfo
 from runtime.image import Image
 
 ENTRY = "dirty"
-# Both halves of a word are NaN as bfloat16 and as float16, the word is NaN as float32, and no index of anything.
+# NaN as bfloat16 and as float16; two of them are NaN as float32, and no index of anything.
+NAN_WORD = 0x7FA5
 SOURCE = f"""
 extern "C" __global__ void {ENTRY}() {{
   extern __shared__ volatile unsigned words[];
   unsigned bytes;
   asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(bytes));
-  for (unsigned i = threadIdx.x; i < bytes / 4; i += blockDim.x) words[i] = 0x7fa57fa5u;
+  for (unsigned i = threadIdx.x; i < bytes / 4; i += blockDim.x) words[i] = 0x{NAN_WORD:04x}{NAN_WORD:04x}u;
 }}
 """
 # Blocks of the whole memory run one at a time on a multiprocessor; of small ones, as many as there is room for.
@@ -71,12 +72,5 @@ def dirty_launches(
 
 def _launch(device: DeviceInfo, blocks: int, block: tuple[int, int, int], shared_bytes: int) -> ResolvedLaunch:
     """``blocks``: for each multiprocessor."""
-    return ResolvedLaunch(
-        entry=ENTRY,
-        grid=(device.num_sms * blocks, 1, 1),
-        block=block,
-        shared_bytes=shared_bytes,
-        cluster=(1, 1, 1),
-        cooperative=False,
-        programmatic_dependent=False,
-    )
+    grid = (device.num_sms * blocks, 1, 1)
+    return ResolvedLaunch(entry=ENTRY, grid=grid, block=block, shared_bytes=shared_bytes)

@@ -219,3 +219,20 @@ def test_the_table_says_for_every_trial_why(model: Model) -> None:
     assert [(r["candidate"], r["why"], r["step_us"]) for r in up] == [("library", "nothing else was tried", None)]
     [library, split] = [r for r in rows if r["operation"] == "attention_prelude"]
     assert (library["why"], split["why"]) == ("fastest step", "step more than 1.04 times as long")
+
+
+def test_a_longer_context_is_kept_in_the_record_and_told(model: Model) -> None:
+    model.admit(NORM)
+    model.select()
+    [record] = model.records.glob("*.json")
+    data = json.loads(record.read_text())
+    data["longer"] = 8192
+    trials = next(s["trials"] for s in data["sites"] if s["digest"])
+    for trial in trials:
+        trial["longer_us"] = 12.5
+    record.write_text(json.dumps(data))
+    choice, _, measured = model.select()
+    assert (measured, choice.longer) == (False, 8192)
+    told = [(r["longer_us"], r["why"]) for r in as_table([choice]) if r["operation"] == NORM]
+    both = "both contexts together; 12.5 µs at 8,192 tokens"
+    assert told == [(12.5, f"slower step, {both}"), (12.5, f"fastest step, {both}")]
